@@ -205,28 +205,6 @@ async fn shard_time_never_steps_back() {
 }
 
 #[tokio::test]
-async fn implausible_shard_time_is_ignored() {
-    on_each(false, async |b| {
-        let first = b.store.shard().await.unwrap().now_ms;
-        let in_centuries = (first + 110_000 * 86_400_000).to_string();
-        for last_ms in [in_centuries.as_str(), "inf", "nan", "x"] {
-            let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", last_ms]).await;
-            assert!((first..first + 60_000).contains(&b.store.shard_stats().await.unwrap().shard.now_ms), "{last_ms}");
-            assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms), "{last_ms}");
-        }
-        change_state(&b, 0, "9504000000000").await;
-        assert!((first..first + 60_000).contains(&b.store.shard_stats().await.unwrap().shard.now_ms));
-        assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms));
-        let last_ms: i64 = b.command::<String>(&["HGET", &b.full("meta"), "last_ms"]).await.parse().unwrap();
-        assert!(last_ms < first + 60_000, "the record stays");
-        let in_days = first + 10 * 86_400_000;
-        let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", &in_days.to_string()]).await;
-        assert!(b.store.shard().await.unwrap().now_ms >= in_days);
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn memory_pressure_follows_the_last_sample() {
     on_each(false, async |b| {
         let calm = || with(vec![Guard::MemoryAvailable], vec![]);

@@ -40,8 +40,6 @@ local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0
 -- The upper bits of an epoch's number are a count, the lower bits a time. The count alone is not enough, because a
 -- server that has lost data repeats a count.
 local EPOCH = 2 ^ 32
--- 200 years in milliseconds. Shard time that is further ahead of the server's clock is damaged.
-local AHEAD_MAX = 6311520000000
 local function read_state(text)
   if text == state then return end
   state, offset, run_id, epoch, restarted, policy, settings, pressure = text, string.match(text, STATE)
@@ -59,11 +57,6 @@ local function read_shard()
   local time, meta = call('TIME'), call('HMGET', META, 'last_ms', 'state')
   read_state(meta[2] or NEW_STATE)
   local last_ms, clock = tonumber(meta[1] or 0) or 0, time[1] * 1000 + floor(time[2] / 1000)
-  -- With `not`, because a comparison with NaN is false.
-  if not (last_ms - clock <= AHEAD_MAX and offset <= AHEAD_MAX) then
-    offset, last_ms = 0, 0
-    write_state()
-  end
   local advanced = clock + offset
   now = max_of(advanced, last_ms)
   now_text = format('%d', now)

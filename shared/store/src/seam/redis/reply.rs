@@ -135,20 +135,13 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// 200 years, as in `commit.lua`. Shard time that is further ahead of the server's clock is damaged.
-const AHEAD_MAX_MS: i64 = 6_311_520_000_000;
-
 /// `meta` has the fields `last_ms`, `state`, `steps` and `step_ms`, which `commit.lua` writes.
 pub(super) fn shard_stats(clock_ms: i64, meta: &[Option<String>]) -> ShardStats {
     let text = |at: usize| meta.get(at).and_then(Option::as_deref).unwrap_or_default();
     let mut state = text(1).split(' ');
     let mut number = || state.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
-    let mut offset_ms = number();
-    let [_, epoch, epoch_began_ms, policy, settings, pressure] = [(); 6].map(|()| number());
-    let mut last_ms = text(0).parse().unwrap_or(0);
-    if offset_ms > AHEAD_MAX_MS || last_ms - clock_ms > AHEAD_MAX_MS {
-        (offset_ms, last_ms) = (0, 0);
-    }
+    let [offset_ms, _, epoch, epoch_began_ms, policy, settings, pressure] = [(); 7].map(|()| number());
+    let last_ms = text(0).parse().unwrap_or(0);
     ShardStats {
         shard: ShardState {
             now_ms: (clock_ms + offset_ms).max(last_ms),
