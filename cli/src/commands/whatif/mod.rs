@@ -1,7 +1,6 @@
 //! `tickfleet whatif`: lists the decisions about recorded traffic that another policy would change.
 
 mod guards;
-mod sort;
 mod text;
 
 use std::cell::RefCell;
@@ -18,6 +17,7 @@ use tickfleet_engine::rules::stagger_ms;
 use tickfleet_engine::time::counter_stagger_ms;
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, Line};
+use tickfleet_proof::whatif::facts::FactTurn;
 use tickfleet_proof::whatif::facts::replay::FactReplay;
 use tickfleet_proof::whatif::recorded::{LogStart, OperatorActions, RecordedCall, RecordedEntry};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
@@ -25,7 +25,6 @@ use tickfleet_proof::whatif::turns::Turn;
 use tickfleet_proof::whatif::{Difference, Summary};
 
 use crate::commands::whatif::guards::Guards;
-use crate::commands::whatif::sort::Sorter;
 use crate::failure::Failure;
 use crate::global::Global;
 use crate::output::Output;
@@ -106,9 +105,17 @@ struct CallFilter {
     until_ms: Option<i64>,
 }
 
+impl CallFilter {
+    fn selects(&self, call: &RecordedCall) -> bool {
+        self.tenant.as_ref().is_none_or(|only| *only == call.tenant)
+            && self.from_ms.is_none_or(|from| call.ended_ms >= from)
+            && self.until_ms.is_none_or(|until| call.ended_ms < until)
+    }
+}
+
 #[derive(Default)]
 struct RecordedLog {
-    calls: Sorter,
+    calls: Vec<RecordedCall>,
     operated: OperatorActions,
     parts: Vec<ExportPart>,
     began: LogStart,
@@ -197,7 +204,9 @@ impl RecordedLog {
                 Some(Line::Entry(entry)) => match RecordedEntry::entry(&entry) {
                     RecordedEntry::Call(call) => {
                         self.first_ms = Some(self.first_ms.map_or(call.written_ms, |at| at.min(call.written_ms)));
-                        self.call(&call, &line, filter)?;
+                        if filter.selects(&call) {
+                            self.calls.push(*call);
+                        }
                     }
                     RecordedEntry::Reset(reset) if self.operated.resets.len() < OPERATED_MAX => {
                         self.operated.resets.push(reset);
@@ -238,22 +247,6 @@ impl RecordedLog {
         }
         began
     }
-
-    fn call(&mut self, call: &RecordedCall, line: &str, filter: &CallFilter) -> std::io::Result<()> {
-        let ended_ms = call.ended_ms;
-        let tenant = &call.tenant;
-        if filter.tenant.as_ref().is_some_and(|only| only != tenant)
-            || filter.from_ms.is_some_and(|from| ended_ms < from)
-            || filter.until_ms.is_some_and(|until| ended_ms >= until)
-        {
-            return Ok(());
-        }
-        let shard = call.shard;
-        let turn = &call.turn;
-        let position = call.position;
-        let written = call.written_ms;
-        self.calls.push(format!("{shard:05} {tenant}:{turn} {position:05} {written:020}"), line.to_owned())
-    }
 }
 
 async fn decide(
@@ -268,8 +261,8 @@ async fn decide(
     let began = log.began();
     let operated = log.operated;
     let one_tenant = log.one_tenant;
-    let (turns, by_facts) = evaluate_guards(&guards, log.calls, &mut evaluation).await?;
-    let evaluation = by_their_facts(by_facts, &began, evaluation)?;
+    let (turns, by_facts) = evaluate_guards(&guards, log.calls, &mut evaluation).await;
+    let evaluation = by_their_facts(by_facts, &began, evaluation);
     let fleet = Fleet {
         policy: guards.policy(),
         shards: setup.settings().redis.shards,
@@ -281,10 +274,7 @@ async fn decide(
     let evaluation = RefCell::new(evaluation);
     let tell = |difference| evaluation.borrow_mut().add_difference(difference);
     let mut replay = Replay::new(fleet, &operated, &began, tell);
-    let mut lines = turns.sorted().map_err(Failure::failed)?;
-    while let Some(line) = lines.next().map_err(Failure::failed)? {
-        replay.turn(serde_json::from_str(&line).map_err(Failure::failed)?);
-    }
+    turns.into_iter().for_each(|turn| replay.turn(turn));
     let not_decidable = replay.finish().not_decidable;
     let mut evaluation = evaluation.into_inner();
     not_decidable.iter().for_each(|(why, calls)| evaluation.summary.count_undecidable(why, *calls));
@@ -294,72 +284,43 @@ async fn decide(
     evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
-fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Result<Evaluation, Failure> {
+fn by_their_facts(turns: Vec<FactTurn>, began: &LogStart, evaluation: Evaluation) -> Evaluation {
     let evaluation = RefCell::new(evaluation);
     let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));
-    let mut lines = turns.sorted().map_err(Failure::failed)?;
-    while let Some(line) = lines.next().map_err(Failure::failed)? {
-        replay.turn(serde_json::from_str(&line).map_err(Failure::failed)?);
-    }
+    turns.into_iter().for_each(|turn| replay.turn(turn));
     let (by_facts, said) = replay.finish();
     let mut evaluation = evaluation.into_inner();
     evaluation.summary.by_facts = by_facts;
     said.not_decidable.iter().for_each(|(why, calls)| evaluation.summary.count_undecidable(why, *calls));
-    Ok(evaluation)
+    evaluation
 }
 
-/// The first list has all turns. The second list has the turns that depend on facts, sorted by the time when the facts
-/// first matter.
+/// The first list has all turns, sorted by the time of admission. The second list has the turns that depend on facts,
+/// sorted by the time when the facts first matter.
 async fn evaluate_guards(
     guards: &Guards,
-    calls: Sorter,
+    mut calls: Vec<RecordedCall>,
     evaluation: &mut Evaluation,
-) -> Result<(Sorter, Sorter), Failure> {
-    let mut turns = Sorter::default();
-    let mut by_facts = Sorter::default();
-    let mut lines = calls.sorted().map_err(Failure::failed)?;
-    let mut group: Vec<RecordedCall> = Vec::new();
-    loop {
-        let call = lines.next().map_err(Failure::failed)?.map(|line| recorded(&line));
-        if let Some(Some(next)) = &call
-            && is_of(&group, next)
-        {
-            // Parts of an export can overlap, so a call can occur twice.
-            let is_twice = |last: &RecordedCall| (last.position, last.written_ms) == (next.position, next.written_ms);
-            if !group.last().is_some_and(is_twice) {
-                group.push(next.clone());
-            }
-            continue;
-        }
-        if let Some(turn) = guards.evaluate_turn(&group, evaluation).await {
-            let line = serde_json::to_string(&turn).map_err(Failure::failed)?;
-            by_facts.push(format!("{:020}", turn.at_ms.max(0)), line).map_err(Failure::failed)?;
-        }
-        if let Some(turn) = Turn::of(&group) {
-            let line = serde_json::to_string(&turn).map_err(Failure::failed)?;
-            turns.push(format!("{:020}", turn.at_ms().unwrap_or(0)), line).map_err(Failure::failed)?;
-        }
-        group.clear();
-        match call {
-            Some(next) => group.extend(next),
-            None => return Ok((turns, by_facts)),
-        }
+) -> (Vec<Turn>, Vec<FactTurn>) {
+    calls.sort_by(|one, other| in_order(one).cmp(&in_order(other)));
+    // Parts of an export can overlap, so a call can occur twice.
+    calls.dedup_by(|one, other| in_order(one) == in_order(other));
+    let mut turns = Vec::new();
+    let mut by_facts = Vec::new();
+    let is_of_turn = |one: &RecordedCall, other: &RecordedCall| {
+        (one.shard, &one.tenant, &one.turn) == (other.shard, &other.tenant, &other.turn)
+    };
+    for group in calls.chunk_by(is_of_turn).flat_map(|turn| turn.chunks(CALLS_MAX)) {
+        by_facts.extend(guards.evaluate_turn(group, evaluation).await);
+        turns.extend(Turn::of(group));
     }
+    turns.sort_by_key(Turn::at_ms);
+    by_facts.sort_by_key(|turn| turn.at_ms);
+    (turns, by_facts)
 }
 
-fn is_of(group: &[RecordedCall], call: &RecordedCall) -> bool {
-    let name = |call: &RecordedCall| (call.shard, call.tenant.clone(), call.turn.clone());
-    group.len() < CALLS_MAX && group.first().is_none_or(|first| name(first) == name(call))
-}
-
-fn recorded(line: &str) -> Option<RecordedCall> {
-    match Line::read(line)? {
-        Line::Entry(entry) => match RecordedEntry::entry(&entry) {
-            RecordedEntry::Call(call) => Some(*call),
-            RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => None,
-        },
-        _ => None,
-    }
+fn in_order(call: &RecordedCall) -> (u32, &str, &str, usize, i64) {
+    (call.shard, &call.tenant, &call.turn, call.position, call.written_ms)
 }
 
 #[cfg(test)]
