@@ -181,47 +181,6 @@ fn beside_number(text: &str, end: usize) -> usize {
     }
 }
 
-const SUMMARY_TEXT_CHARS: usize = 16;
-/// At most this multiple of `chars_max`: whole numbers can make a summary longer.
-const SUMMARY_TIMES: usize = 16;
-
-/// Cuts long texts, and notes how much is missing. Never cuts a number.
-pub(crate) fn summary(json: &str, chars_max: usize) -> String {
-    if json.chars().count() <= chars_max {
-        return short(json, chars_max);
-    }
-    let mut shown = String::new();
-    let mut rest = json;
-    while let Some(at) = rest.find('"') {
-        let (before, from) = rest.split_at(at);
-        shown.push_str(before);
-        let mut is_escaped = false;
-        let end = from[1..].find(|character| {
-            let closes = character == '"' && !is_escaped;
-            is_escaped = character == '\\' && !is_escaped;
-            closes
-        });
-        let (quoted, after) = from.split_at(end.map_or(from.len(), |end| end + 2));
-        let is_name = after.trim_start().starts_with(':');
-        match serde_json::from_str::<String>(quoted) {
-            Ok(text) if !is_name && text.chars().count() > SUMMARY_TEXT_CHARS + 8 => {
-                let kept = short(&text, SUMMARY_TEXT_CHARS);
-                let cut = text.chars().count() + 1 - kept.chars().count();
-                shown.push_str(&serde_json::Value::from(format!("{kept} (+{cut})")).to_string());
-            }
-            _ => shown.push_str(quoted),
-        }
-        rest = after;
-    }
-    shown.push_str(rest);
-    let all = shown.chars().count();
-    let most = chars_max.saturating_mul(SUMMARY_TIMES);
-    match all > most {
-        true => format!("{} ({} characters more are not shown)", short(&shown, most), all - most),
-        false => short(&shown, all),
-    }
-}
-
 const LINE_CHARS: usize = 80;
 
 /// Cuts nothing. JSON that is too long for one line gets one line per value.
@@ -316,21 +275,6 @@ mod tests {
         assert_eq!(short("1000000 to kim", 3), "1000000…");
         assert_eq!(short("pays 12.", 7), "pays 12…", "a full stop is no part of it");
         assert_eq!(short("f9e8d54345f4c0", 12), "f9e8d54345f4…", "a digest is no number");
-    }
-
-    #[test]
-    fn a_summary_of_json_cuts_texts_and_never_numbers() {
-        let json =
-            r#"{"reason":"a very long reason that goes on \"and\" on","to":"kim","amount":12345678901234567890.5}"#;
-        let short = summary(json, 48);
-        assert!(short.contains(r#""amount":12345678901234567890.5"#) && short.contains(r#""to":"kim""#), "{short}");
-        assert!(short.contains(r#""reason":"a very long reas… (+"#), "{short}");
-        let many = format!("[{}]", vec!["1234567"; 1_000].join(","));
-        let cut = summary(&many, 48);
-        assert!(cut.ends_with(" characters more are not shown)"), "{cut}");
-        let numbers = cut.split('…').next().unwrap_or_default().trim_matches(['[', ',']).split(',');
-        assert!(numbers.clone().count() > 50 && numbers.clone().all(|number| number == "1234567"), "{cut}");
-        assert_eq!(summary(r#"{"a":1}"#, 48), r#"{"a":1}"#);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use tickfleet_client::Approval;
 use tickfleet_client::approvals::RequiredApprovers;
 
 use crate::output::time_format::{clock, from_now};
-use crate::output::{Output, StatusColor, lines, readable_json, short, summary, table};
+use crate::output::{Output, StatusColor, lines, readable_json, short, table};
 
 const ARGUMENTS_CHARS: usize = 48;
 
@@ -19,14 +19,14 @@ pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
             Cell::new(format!("{}:{}", approval.tenant, approval.id)),
             Cell::new(&approval.agent),
             Cell::new(&approval.tool),
-            Cell::new(summary(approval.arguments.get(), ARGUMENTS_CHARS)),
+            Cell::new(short(approval.arguments.get(), ARGUMENTS_CHARS)),
             Cell::new(needs(approval)),
             Cell::new(from_now(approval.until_ms, now_ms)),
         ]);
     }
     let mut text = lines(rows);
     let is_short = |found: &Approval| {
-        !found.arguments_exact || summary(found.arguments.get(), ARGUMENTS_CHARS) != found.arguments.get()
+        !found.arguments_exact || short(found.arguments.get(), ARGUMENTS_CHARS) != found.arguments.get()
     };
     if found.iter().any(is_short) {
         text.push_str(

@@ -19,7 +19,7 @@ use crate::commands::approvals::text as approvals;
 use crate::commands::tasks;
 use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
-use crate::output::{Output, StatusColor, short, summary};
+use crate::output::{Output, StatusColor, short};
 
 const AUDIT_ENTRIES_SHOWN: usize = 20;
 const DESCRIPTION_CHARS: usize = 200;
@@ -295,7 +295,7 @@ fn consents(explanation: &Explanation) -> Vec<String> {
         let id = &approval.id;
         let call = result.call.rsplit('/').next().unwrap_or_default();
         let others =
-            approval.arguments.as_ref().map(|given| format!(", with other arguments: {}", summary(given.get(), 200)));
+            approval.arguments.as_ref().map(|given| format!(", with other arguments: {}", short(given.get(), 200)));
         Some(format!("{by} approved call /{call} ({id}){}", others.unwrap_or_default()))
     };
     explanation.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
