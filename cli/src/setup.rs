@@ -629,8 +629,8 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// Not for times that are compared with a shard's clock.
-#[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
+/// This machine's clock. Shard times come from a store instead.
+#[allow(clippy::disallowed_methods, reason = "the edge: this machine's own clock")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     millis(since)

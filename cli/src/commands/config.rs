@@ -8,7 +8,7 @@ use crate::commands::config_warnings::{arguments_of_two_types, missing_secrets};
 use crate::failure::Failure;
 use crate::fleet::modules;
 use crate::global::Global;
-use crate::output::{Output, StatusColor};
+use crate::output::{Output, StatusColor, plural};
 use crate::setup::{self, Setup};
 
 /// Check the configuration, or print the settings in force.
@@ -94,9 +94,9 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
         let ok = output.paint(StatusColor::Good, "valid");
         let mut text = format!(
             "The configuration is {ok}: {}, {}, {}, policy {}",
-            counted(policy.tenants.len(), "tenant"),
-            counted(policy.agents.len(), "agent"),
-            counted(configuration.tools.tools.len(), "declared tool"),
+            plural(policy.tenants.len(), "tenant"),
+            plural(policy.agents.len(), "agent"),
+            plural(configuration.tools.tools.len(), "declared tool"),
             configuration.digest.get(..12).unwrap_or_default()
         );
         let word = output.paint(StatusColor::Doubtful, "warning");
@@ -116,10 +116,6 @@ fn refused(errors: &ConfigErrors, output: &Output) -> Result<(), Failure> {
     let report = CheckReport { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
     output.show(&report, |_| errors.to_string())?;
     Err(Failure::Reported)
-}
-
-fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {

@@ -63,7 +63,7 @@ struct DelegateOutput<'a> {
     tenant: &'a TenantId,
 }
 
-fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
+pub(super) fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 

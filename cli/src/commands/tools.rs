@@ -9,7 +9,7 @@ use tickfleet_client::verbs::SwitchToolRequest;
 use tickfleet_config::units::format_duration;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
 use tickfleet_model::suggest::list as listed_names;
-use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
+use tickfleet_model::{AgentId, Dialect, TenantId, ToolSpec};
 use tickfleet_protocol::{Prompts, define, define_strict, dialect_info};
 use tickfleet_tools::{RegisteredTool, Registry};
 
@@ -262,14 +262,6 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
     text
 }
 
-const fn effect(effect: Effect) -> &'static str {
-    match effect {
-        Effect::Read => "read",
-        Effect::Idempotent => "idempotent",
-        Effect::Once => "once",
-    }
-}
-
 fn listed(rows: &[ListedTool<'_>], output: &Output) -> String {
     let mut table = table(&["TOOL", "EFFECT", "TIMEOUT", "RUNS", "WHO MAY CALL"]);
     for row in rows {
@@ -279,7 +271,7 @@ fn listed(rows: &[ListedTool<'_>], output: &Output) -> String {
             output.cell(StatusColor::Doubtful, "not configured")
         };
         let timeout = format_duration(std::time::Duration::from_millis(row.timeout_ms));
-        table.add_row([row.name.into(), effect(row.effect).into(), timeout.into(), runs, row.who.as_str().into()]);
+        table.add_row([row.name.into(), row.effect.as_str().into(), timeout.into(), runs, row.who.as_str().into()]);
     }
     lines(table)
 }

@@ -34,6 +34,7 @@ use crate::failure::Failure;
 use crate::fleet::registrar::Registrar;
 use crate::fleet::reload::Reload;
 use crate::fleet::reloadable::ReloadableParts;
+use crate::output::time_format::millis;
 use crate::setup::Setup;
 
 const ASK_AGAIN: Duration = Duration::from_secs(5);
@@ -311,7 +312,6 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
 }
 
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
-    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {
         deny_after: u64::from(settings.warn_after.saturating_add(settings.deny_after)),
         deny_ms: millis(settings.deny_for),

@@ -17,6 +17,7 @@ use serde::Serialize;
 use tickfleet_client::verbs::Remarks;
 use tickfleet_model::hidden::visible;
 use tickfleet_model::numbers::number_across;
+use tickfleet_model::redaction::string_end;
 use tickfleet_ops::telemetry::emit_json;
 
 use crate::failure::Failure;
@@ -181,6 +182,19 @@ fn beside_number(text: &str, end: usize) -> usize {
     }
 }
 
+pub(crate) fn plural(count: usize, what: &str) -> String {
+    match (count, what.strip_suffix('y')) {
+        (1, _) => format!("1 {what}"),
+        (_, Some(stem)) => format!("{count} {stem}ies"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+/// For serde's `skip_serializing_if`.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 const LINE_CHARS: usize = 80;
 
 /// Cuts nothing. JSON that is too long for one line gets one line per value.
@@ -200,7 +214,7 @@ fn written(json: &str, margin: Option<&str>) -> String {
         let mut taken = character.len_utf8();
         match character {
             '"' => {
-                taken = string_end(rest);
+                taken = string_end(rest.as_bytes(), 0);
                 let text = serde_json::from_str::<String>(&rest[..taken])
                     .map(|text| serde_json::Value::from(text).to_string());
                 shown.push_str(text.as_deref().unwrap_or(&rest[..taken]));
@@ -226,16 +240,6 @@ fn written(json: &str, margin: Option<&str>) -> String {
         rest = rest[taken..].trim_start();
     }
     shown
-}
-
-fn string_end(text: &str) -> usize {
-    let mut is_escaped = false;
-    let end = text[1..].find(|character| {
-        let closes = character == '"' && !is_escaped;
-        is_escaped = character == '\\' && !is_escaped;
-        closes
-    });
-    end.map_or(text.len(), |end| end + 2)
 }
 
 #[cfg(test)]

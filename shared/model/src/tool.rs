@@ -37,6 +37,17 @@ pub enum Effect {
     Once,
 }
 
+impl Effect {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Idempotent => "idempotent",
+            Self::Once => "once",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Serialize)]
 pub struct ToolSpec {
     pub id: ToolId,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
-use tickfleet_model::{AgentId, Context, Effect, TaskGrant, TaskId, TenantId, TenantUser, ToolSpec};
+use tickfleet_model::{AgentId, Context, TaskGrant, TaskId, TenantId, TenantUser, ToolSpec};
 
 use crate::value::Value;
 
@@ -81,11 +81,7 @@ impl Variable {
             Self::ToolName => Value::text(&facts.tool.name),
             Self::ToolVersion => Value::text(&facts.tool.version),
             Self::ToolCategory => Value::text(&facts.tool.category),
-            Self::ToolEffect => Value::text(match facts.tool.effect {
-                Effect::Read => "read",
-                Effect::Idempotent => "idempotent",
-                Effect::Once => "once",
-            }),
+            Self::ToolEffect => Value::text(facts.tool.effect.as_str()),
             Self::TaskId => facts.task.map_or(Value::Null, |(task, _)| Value::text(task.as_str())),
             Self::TaskChain => {
                 let chain = facts.task.map(|(_, grant)| grant.chain.as_slice()).unwrap_or_default();

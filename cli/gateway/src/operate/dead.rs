@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_client::dead::{
     self, Cause, Causes, DeadCursor, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage, ReplayReport,
 };
-use tickfleet_client::verbs::{DropRequest, FilteredNames, ReplayRequest};
-use tickfleet_model::AgentId;
+use tickfleet_client::verbs::{DropRequest, ReplayRequest};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -86,20 +85,9 @@ pub(crate) async fn list(
     let is_first = from == DeadCursor::default();
     let page = dead::list(shared.client.stores(), &filter, from).await?;
     if page.dead.is_empty() && is_first {
-        check_filter(&shared, names_of(&filter)).await?;
+        check_filter(&shared, (&filter).into()).await?;
     }
     Ok(Json(Page { page, now_ms }))
-}
-
-fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
-    let agent = filter.agent.as_ref().map(AgentId::as_str);
-    FilteredNames {
-        tenant: filter.tenant.as_ref(),
-        agent,
-        tool: filter.tool.as_deref(),
-        cause: filter.cause.as_deref(),
-        ..FilteredNames::default()
-    }
 }
 
 impl DeadQuery {
@@ -159,7 +147,7 @@ pub(crate) async fn causes(
     let is_first = from == DeadCursor::default();
     let next = dead::causes(shared.client.stores(), &filter, from, &mut found).await?;
     if found.is_empty() && is_first {
-        check_filter(&shared, names_of(&filter)).await?;
+        check_filter(&shared, (&filter).into()).await?;
     }
     let read = found.read;
     let others = found.others;

@@ -14,6 +14,7 @@ use tickfleet_model::{AgentId, Context, TenantId};
 use self::keys::{Key, Keys};
 use self::play::ExchangeEnd;
 use self::show::ConversationPrinter;
+use super::delegate::parse_json;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -44,10 +45,6 @@ pub(crate) struct Chat {
     /// User that the agent acts for, as JSON.
     #[arg(long, value_name = "JSON", value_parser = parse_json)]
     user: Option<Box<RawValue>>,
-}
-
-fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
-    RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
 pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(), Failure> {

@@ -20,7 +20,7 @@ use crate::checks::{CheckResult, Level, durable, server};
 use crate::commands::top::{FindingKind, Poller};
 use crate::failure::{Failure, is_unreachable};
 use crate::output::{Output, StatusColor};
-use crate::setup::Setup;
+use crate::setup::{Setup, now_ms};
 
 const DEAD_SHOWN: usize = 3;
 
@@ -155,9 +155,9 @@ async fn server_findings(
     }
     findings.extend(durable::check(&facts, wanted));
     findings.extend(server::sentinels(&pool.sentinels().await));
-    let before = local_ms();
+    let before = now_ms();
     let theirs = pool.time_ms().await;
-    let after = local_ms();
+    let after = now_ms();
     findings.extend(or_refused("clock", theirs.map(|theirs| vec![server::clock(theirs, before, after)]))?);
     let loaded = pool.load_function().await;
     findings.extend(or_refused(
@@ -327,12 +327,6 @@ async fn tenants(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     };
     let set = store.run_time_config().await?;
     Ok(crate::commands::tenant::unreadable(&set).into_iter().map(finding).collect())
-}
-
-#[allow(clippy::disallowed_methods, reason = "the edge: doctor compares this machine's clock with that of Redis")]
-fn local_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    crate::output::time_format::millis(since)
 }
 
 fn text(report: &Report, output: &Output) -> String {

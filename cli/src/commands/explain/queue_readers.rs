@@ -5,6 +5,7 @@ use tickfleet_store::{NodeView, Store};
 
 use crate::failure::Failure;
 use crate::output::time_format::span;
+use crate::output::{is_default, plural};
 
 /// In ms. A runtime's read blocks for seconds, so a runtime that has not asked for this long counts as absent.
 const RUNTIME_SILENT_MS: i64 = 60_000;
@@ -15,7 +16,7 @@ pub(super) enum QueueReaders {
     Workers {
         alive: usize,
         /// Live workers that an operator has drained.
-        #[serde(skip_serializing_if = "is_none")]
+        #[serde(skip_serializing_if = "is_default")]
         drained: usize,
         busy: usize,
         slots: usize,
@@ -82,14 +83,14 @@ impl QueueReaders {
             }
             Self::Workers { alive, drained, .. } if alive == drained => format!(
                 "{} alive but drained by an operator, taking no new work: tickfleet workers list shows who and why",
-                counted(*alive, "worker")
+                plural(*alive, "worker")
             ),
             Self::Workers { alive, busy, slots, .. } if busy >= slots && *slots > 0 => {
-                format!("All {slots} slots of {} are busy; it starts when one is free", counted(*alive, "worker"))
+                format!("All {slots} slots of {} are busy; it starts when one is free", plural(*alive, "worker"))
             }
             Self::Workers { alive, busy, slots, .. } => format!(
                 "{} alive, {busy} of {slots} slots busy: it should start now. If it does not, run tickfleet doctor",
-                counted(*alive, "worker")
+                plural(*alive, "worker")
             ),
             Self::Runtimes { stream, known: 0, .. } => format!(
                 "No runtime has ever read {stream}, where this agent's tasks are offered: start its runtime"
@@ -115,23 +116,14 @@ impl QueueReaders {
                 .into(),
             Self::Schedulers { alive, .. } => format!(
                 "It is on the inbound stream, waiting for admission; {} alive",
-                counted(*alive, "scheduler")
+                plural(*alive, "scheduler")
             ),
         }
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_none(count: &usize) -> bool {
-    *count == 0
-}
-
 fn of_kind<'a>(nodes: &'a [NodeView], prefix: &'a str) -> impl Iterator<Item = &'a NodeView> {
     nodes.iter().filter(move |node| node.name.starts_with(prefix))
-}
-
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::commands::approvals::text as approvals;
 use crate::commands::tasks;
 use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
-use crate::output::{Output, StatusColor, short};
+use crate::output::{Output, StatusColor, plural, short};
 
 const AUDIT_ENTRIES_SHOWN: usize = 20;
 const DESCRIPTION_CHARS: usize = 200;
@@ -514,14 +514,6 @@ fn audit_line(json: &str) -> String {
     let digest = digest.unwrap_or_default();
     let policy = meta.policy_version.map(|version| format!(" (policy {version}{digest})")).unwrap_or_default();
     format!("{timestamp}  {level:5}  {}{policy}", short(&message, 160))
-}
-
-fn plural(count: usize, what: &str) -> String {
-    match (count, what.strip_suffix('y')) {
-        (1, _) => format!("1 {what}"),
-        (_, Some(stem)) => format!("{count} {stem}ies"),
-        _ => format!("{count} {what}s"),
-    }
 }
 
 #[cfg(test)]

@@ -385,12 +385,7 @@ impl Difference {
 
     fn rest(&self) -> String {
         let details = if self.details.is_empty() { String::new() } else { format!(": {}", self.details.join(", ")) };
-        let effect = match self.effect {
-            None => "",
-            Some(tickfleet_model::Effect::Read) => " (read)",
-            Some(tickfleet_model::Effect::Idempotent) => " (idempotent)",
-            Some(tickfleet_model::Effect::Once) => " (once)",
-        };
+        let effect = self.effect.map(|effect| format!(" ({})", effect.as_str())).unwrap_or_default();
         format!("{effect}{details}")
     }
 }

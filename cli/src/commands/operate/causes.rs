@@ -4,36 +4,20 @@ use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::dead::{self, Cause, Causes, DeadCursor, DeadFilter, DeadKind};
-use tickfleet_client::verbs::{FilteredNames, FleetNames};
-use tickfleet_model::AgentId;
+use tickfleet_client::verbs::FleetNames;
 
 use crate::failure::Failure;
+use crate::output::invoked::quoted;
 use crate::output::time_format::from_now;
-use crate::output::{Output, lines, short, table};
+use crate::output::{Output, is_default, lines, short, table};
 
 #[derive(Serialize)]
 struct CausesOutput {
     causes: Vec<Cause>,
     read: usize,
     /// The number of entries with causes that are not listed.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     others: u64,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_none(count: &u64) -> bool {
-    *count == 0
-}
-
-pub(super) fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
-    let agent = filter.agent.as_ref().map(AgentId::as_str);
-    FilteredNames {
-        tenant: filter.tenant.as_ref(),
-        agent,
-        tool: filter.tool.as_deref(),
-        cause: filter.cause.as_deref(),
-        ..FilteredNames::default()
-    }
 }
 
 pub(super) async fn show(
@@ -51,7 +35,7 @@ pub(super) async fn show(
         }
     }
     if causes.is_empty() {
-        names.check_filter(client, names_of(filter)).await?;
+        names.check_filter(client, filter.into()).await?;
     }
     let read = causes.read;
     let others = causes.others;
@@ -81,14 +65,6 @@ fn causes_text(groups: &CausesOutput, now_ms: i64) -> String {
 }
 
 fn replay(cause: &Cause) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
-    // A single quote inside single quotes must be escaped for the shell.
-    let quoted = |text: &str| {
-        if text.chars().all(is_plain) && !text.is_empty() {
-            return text.to_owned();
-        }
-        format!("'{}'", text.replace('\'', r"'\''"))
-    };
     let mut text = format!("tickfleet dead replay --kind {} --cause {}", cause.kind.as_str(), cause.cause);
     for (option, value) in [("--tool", &cause.tool), ("--normalized-error", &cause.normalized_error)] {
         if let Some(value) = value {

@@ -13,7 +13,7 @@ use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::args::word_of;
 use crate::commands::limits::{by_environment, reason, who};
-use crate::commands::operate::causes::{self, names_of};
+use crate::commands::operate::causes;
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -232,7 +232,7 @@ async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Fai
     }
     let page = dead::list(client.stores(), &filter, args.from.clone().unwrap_or_default()).await?;
     if page.dead.is_empty() && args.from.is_none() {
-        setup.names().check_filter(&client, names_of(&filter)).await?;
+        setup.names().check_filter(&client, (&filter).into()).await?;
     }
     output.show(&page, |page| {
         let mut text = entries_text(&page.dead, now_ms, output);
@@ -349,7 +349,7 @@ async fn handle_entries(
         from = page.next;
     }
     if summary.found == 0 {
-        context.names.check_filter(client, names_of(&filter)).await?;
+        context.names.check_filter(client, (&filter).into()).await?;
     }
     show_summary(&summary, action, output)
 }

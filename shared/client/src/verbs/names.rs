@@ -12,6 +12,7 @@ use tickfleet_store::StoreError;
 
 use super::VerbError;
 use crate::Client;
+use crate::dead::DeadFilter;
 use crate::operate::TurnFilter;
 use crate::turn_status::CAP_NAMES;
 
@@ -64,6 +65,18 @@ impl<'a> From<&'a TurnFilter> for FilteredNames<'a> {
             agent: filter.agent.as_ref().map(AgentId::as_str),
             tool: filter.tool.as_deref(),
             limit: filter.waits_for.as_deref(),
+            ..Self::default()
+        }
+    }
+}
+
+impl<'a> From<&'a DeadFilter> for FilteredNames<'a> {
+    fn from(filter: &'a DeadFilter) -> Self {
+        Self {
+            tenant: filter.tenant.as_ref(),
+            agent: filter.agent.as_ref().map(AgentId::as_str),
+            tool: filter.tool.as_deref(),
+            cause: filter.cause.as_deref(),
             ..Self::default()
         }
     }

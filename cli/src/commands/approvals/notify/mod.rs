@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_duration;
 use tickfleet_model::hidden::visible;
+use tickfleet_model::redaction::string_end;
 use tickfleet_model::{ConsumerId, TenantId};
 use tickfleet_ops::metrics::{Metrics, NotificationResult, ProcessRole};
 use tickfleet_ops::progress::{LoopHandle, Progress};
@@ -366,17 +367,7 @@ fn visible_in_strings(json: &str) -> String {
     let mut rest = json;
     while let Some((before, from)) = rest.find('"').map(|at| rest.split_at(at)) {
         shown.push_str(before);
-        let mut is_escaped = false;
-        let end = from[1..].find(|character| {
-            let closes = character == '"' && !is_escaped;
-            is_escaped = character == '\\' && !is_escaped;
-            closes
-        });
-        let Some(end) = end else {
-            rest = from;
-            break;
-        };
-        let (quoted, after) = from.split_at(end + 2);
+        let (quoted, after) = from.split_at(string_end(from.as_bytes(), 0));
         let text = serde_json::from_str::<String>(quoted).unwrap_or_default();
         match visible(&text) {
             Cow::Owned(text) => shown.push_str(&Value::from(text).to_string()),
