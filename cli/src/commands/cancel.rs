@@ -7,7 +7,8 @@ use tickfleet_client::verbs::FleetName;
 use tickfleet_model::{TenantId, TurnId};
 use tickfleet_store::CancelResult;
 
-use crate::commands::limits::{by_environment, reason, who};
+use crate::commands::limits::reason;
+use crate::commands::operate::audit_note::By;
 use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -35,9 +36,8 @@ pub(crate) struct Cancel {
     /// Accept an unknown id. A turn or task that arrives under it within 24 h ends without running.
     #[arg(long)]
     early: bool,
-    /// Your name for the audit log. If missing, the variable USER.
-    #[arg(long, value_name = "NAME", value_parser = who)]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
 }
 
 #[derive(Serialize)]
@@ -50,7 +50,7 @@ struct CancelOutput<'a> {
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
     // A cancellation in an emergency must not fail because `USER` is not set.
-    let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
+    let by = args.by.name().unwrap_or_else(|_| "somebody".into());
     let context = setup.operator(by, output).await?;
     context.check_name(FleetName::Tenant(&name.tenant)).await?;
     let client = &context.client;

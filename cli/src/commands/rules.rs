@@ -1,7 +1,5 @@
 //! `tickfleet rules`: shows rules, fact conditions and limits with the number of calls that each denied.
 
-use std::num::NonZeroU16;
-
 use clap::Args;
 use comfy_table::Cell;
 use serde::Serialize;
@@ -14,7 +12,6 @@ use crate::failure::Failure;
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-const DAYS: &str = "7";
 const SAYS_CHARS: usize = 70;
 
 /// Show rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
@@ -39,13 +36,8 @@ pub(crate) struct Rules {
     #[arg(long)]
     tenant: Option<TenantId>,
     /// Days, including today, at most 400.
-    #[arg(long, value_name = "COUNT", default_value = DAYS, value_parser = days)]
-    days: NonZeroU16,
-}
-
-fn days(text: &str) -> Result<NonZeroU16, String> {
-    let days = text.parse().ok().filter(|days: &NonZeroU16| days.get() <= 400);
-    days.ok_or_else(|| "expected a number from 1 to 400".to_owned())
+    #[arg(long, value_name = "COUNT", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=400))]
+    days: u16,
 }
 
 #[derive(Serialize)]
@@ -62,7 +54,7 @@ pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<
     let counted = count_new_entries(&client, output).await?;
     let today = counted.now_ms.div_euclid(DAY_MS);
     let here = rules_of(&setup.configuration.policy);
-    let span = (today - i64::from(args.days.get()) + 1, today);
+    let span = (today - i64::from(args.days) + 1, today);
     let RuleCounts { mut rules, calls } = rule_rows(client.stores(), here, args.tenant.as_ref(), span).await?;
     if calls == 0 {
         let tenant = FilteredNames { tenant: args.tenant.as_ref(), ..FilteredNames::default() };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, approval_page};
+use tickfleet_client::approvals::{ApprovalCursor, ApprovalFilter, approval_page};
 use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FilteredNames, rejected_decision};
 use tickfleet_client::{Approval, Client};
 use tickfleet_model::suggest::{closest, list as listed_names};
@@ -23,7 +23,7 @@ use crate::output::Output;
 use crate::setup::Setup;
 use narrowing::ArgumentChange;
 
-const LISTED: usize = 50;
+const LISTED: u16 = 50;
 
 /// List calls that wait for approval; show, approve or deny one.
 #[derive(Debug, Args)]
@@ -72,16 +72,11 @@ struct ListArgs {
     #[arg(long, value_name = "TIME", value_parser = age)]
     older_than: Option<Duration>,
     /// Approvals to list, 1 to 500.
-    #[arg(long, default_value_t = LISTED, value_parser = limit)]
-    limit: usize,
+    #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u16).range(1..=500))]
+    limit: u16,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
     from: Option<ApprovalCursor>,
-}
-
-fn limit(text: &str) -> Result<usize, String> {
-    let limit = text.parse().ok().filter(|limit| (1..=APPROVALS_LISTED_MAX).contains(limit));
-    limit.ok_or_else(|| format!("expected a number from 1 to {APPROVALS_LISTED_MAX}"))
 }
 
 #[derive(Debug, Args)]
@@ -162,7 +157,7 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
         agent: args.agent.clone(),
         tool: setup.names().tool_filter(client, args.tool.as_deref()).await?,
         older_than: args.older_than,
-        limit: args.limit,
+        limit: args.limit.into(),
     };
     let tenants = Vec::from_iter(tenants);
     let page = approval_page(client, &tenants, &filter, args.from.as_ref()).await?;

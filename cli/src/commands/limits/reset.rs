@@ -13,6 +13,7 @@ use tickfleet_store::{CounterName, ResetCounter, Store};
 
 use super::counters::{self, LimitCounters};
 use super::listing::{find_limit, no_limit, number};
+use crate::commands::operate::audit_note::By;
 use crate::failure::Failure;
 use crate::global::environment;
 use crate::output::Output;
@@ -36,9 +37,8 @@ pub(super) struct Reset {
     /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Your name for the audit log. If missing, the variable USER.
-    #[arg(long, value_name = "NAME", value_parser = who)]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
 }
 
 fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
@@ -72,7 +72,7 @@ struct ResetResult<'a> {
 }
 
 pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<(), Failure> {
-    let by = args.by.clone().map_or_else(by_environment, Ok)?;
+    let by = args.by.name()?;
     let name = CounterName { limit: args.limit.clone(), counter: args.counter.clone() };
     let limit = find_limit(&setup.configuration.policy.limits, &name.limit);
     if limit.is_some_and(|limit| limit.every == LimitWindow::Concurrency) {

@@ -1,26 +1,40 @@
-//! Options for the audit log, for commands that do not require them.
+//! Options for the audit log.
 
 use std::time::Duration;
 
 use clap::Args;
 
 use crate::commands::limits::{by_environment, reason, who};
+use crate::failure::Failure;
 
-/// Fields of the audit entry besides the action.
+/// Name of the operator.
 #[derive(Debug, Args)]
-pub(crate) struct AuditNote {
-    /// Reason for the audit log.
-    #[arg(long, value_parser = reason)]
-    reason: Option<String>,
+pub(crate) struct By {
     /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }
 
+impl By {
+    pub(crate) fn name(&self) -> Result<String, Failure> {
+        self.by.clone().map_or_else(by_environment, Ok)
+    }
+}
+
+/// Fields of the audit entry besides the action, for commands that do not require them.
+#[derive(Debug, Args)]
+pub(crate) struct AuditNote {
+    /// Reason for the audit log.
+    #[arg(long, value_parser = reason)]
+    reason: Option<String>,
+    #[command(flatten)]
+    by: By,
+}
+
 impl AuditNote {
     /// A missing name is not an error, because a command that revokes a right must always work.
     pub(crate) fn by(&self) -> String {
-        self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))
+        self.by.name().unwrap_or_else(|_| "unknown".into())
     }
 
     pub(crate) fn reason(&self) -> &str {

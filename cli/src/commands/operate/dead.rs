@@ -12,15 +12,15 @@ use tickfleet_client::dead::{
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::args::word_of;
-use crate::commands::limits::{by_environment, reason, who};
+use crate::commands::limits::reason;
+use crate::commands::operate::audit_note::By;
 use crate::commands::operate::causes;
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-const LISTED: usize = 50;
-const LISTED_MAX: usize = 1_000;
+const LISTED: u16 = 50;
 const PREVIEWED: usize = 10;
 
 /// List dead letters, failed calls and failed tasks; replay or drop them.
@@ -98,8 +98,8 @@ struct ListArgs {
     #[command(flatten)]
     filter: DeadEntriesFilter,
     /// Entries to list, 1 to 1000.
-    #[arg(long, default_value_t = LISTED, value_parser = limit)]
-    limit: usize,
+    #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
     /// Group entries that failed alike, with count, newest and oldest. Reads the whole log; --limit counts groups.
     #[arg(long)]
     by_cause: bool,
@@ -127,9 +127,8 @@ struct EntriesArgs {
     /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Your name for the audit log. If missing, the variable USER.
-    #[arg(long, value_name = "NAME", value_parser = who)]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
     /// Execute. Without it, the command only prints what it would do.
     #[arg(long)]
     yes: bool,
@@ -151,11 +150,6 @@ struct ReplayArgs {
 struct DropArgs {
     #[command(flatten)]
     entries: EntriesArgs,
-}
-
-fn limit(text: &str) -> Result<usize, String> {
-    let limit = text.parse().ok().filter(|limit| (1..=LISTED_MAX).contains(limit));
-    limit.ok_or_else(|| format!("expected a number from 1 to {LISTED_MAX}"))
 }
 
 impl DeadEntriesFilter {
@@ -226,7 +220,7 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
 async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let now_ms = client.now_ms().await?;
-    let filter = args.filter.to_filter(setup, &client, now_ms, args.limit).await?;
+    let filter = args.filter.to_filter(setup, &client, now_ms, args.limit.into()).await?;
     if args.by_cause {
         return causes::show((&client, &setup.names()), &filter, now_ms, output).await;
     }
@@ -301,7 +295,7 @@ async fn handle_entries(
     if args.ids.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("expected ids or filters (--error, --since …)"));
     }
-    let context = setup.operator(args.by.clone().map_or_else(by_environment, Ok)?, output).await?;
+    let context = setup.operator(args.by.name()?, output).await?;
     let client = &context.client;
     let mut summary = Summary { done: args.yes, ..Summary::default() };
     if !args.ids.is_empty() {
@@ -319,7 +313,7 @@ async fn handle_entries(
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);
     }
-    let mut filter = args.filter.to_filter(setup, client, client.now_ms().await?, LISTED).await?;
+    let mut filter = args.filter.to_filter(setup, client, client.now_ms().await?, LISTED.into()).await?;
     filter.until_ms.get_or_insert(began_ms + 1);
     let mut from = Some(DeadCursor::default());
     while let Some(at) = from {

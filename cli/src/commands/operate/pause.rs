@@ -6,7 +6,8 @@ use tickfleet_client::verbs::{ActivePause, ActivePauses, PauseRequest, PauseTarg
 use tickfleet_model::policy::Paused;
 use tickfleet_model::{AgentId, TenantId, limits};
 
-use crate::commands::limits::{by_environment, reason, who};
+use crate::commands::limits::reason;
+use crate::commands::operate::audit_note::By;
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, lines, table};
@@ -67,9 +68,8 @@ struct TargetArgs {
     /// Agent. If missing, all agents of the tenant.
     #[arg(value_name = "AGENT")]
     agent: Option<AgentId>,
-    /// Your name for the audit log. If missing, the variable USER.
-    #[arg(long, value_name = "NAME", value_parser = who)]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
 }
 
 fn tool(text: &str) -> Result<String, String> {
@@ -127,7 +127,7 @@ impl TargetArgs {
         reason: &str,
         output: &'a Output,
     ) -> Result<(PauseRequest, VerbContext<'a>), Failure> {
-        let by = self.by.clone().map_or_else(by_environment, Ok)?;
+        let by = self.by.name()?;
         let context = setup.operator(by, output).await?;
         if tenant.is_none() && tool.is_none() {
             return Err(Failure::usage("expected a tenant, one of its agents, or --tool"));

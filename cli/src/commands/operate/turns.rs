@@ -12,15 +12,15 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
 use crate::args::word_of;
-use crate::commands::limits::{by_environment, reason, who};
-use crate::commands::operate::audit_note::age;
+use crate::commands::limits::reason;
+use crate::commands::operate::audit_note::{By, age};
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-const LISTED: usize = 50;
-const LISTED_MAX: usize = 1_000;
+const LISTED: u16 = 50;
+const PAGE: usize = 1_000;
 const PREVIEWED: usize = 10;
 
 /// List unfinished turns, or cancel many of them.
@@ -80,8 +80,8 @@ struct ListArgs {
     #[command(flatten)]
     filter: TurnsFilter,
     /// Turns to list, 1 to 1000. A page can have a few more.
-    #[arg(long, default_value_t = LISTED, value_parser = limit)]
-    limit: usize,
+    #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
     from: Option<TurnCursor>,
@@ -97,17 +97,11 @@ struct CancelArgs {
     /// Reason for the audit log and the agents.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Your name for the audit log. If missing, the variable USER.
-    #[arg(long, value_name = "NAME", value_parser = who)]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
     /// Execute. Without it, the command only prints what it would cancel.
     #[arg(long)]
     yes: bool,
-}
-
-fn limit(text: &str) -> Result<usize, String> {
-    let limit = text.parse().ok().filter(|limit| (1..=LISTED_MAX).contains(limit));
-    limit.ok_or_else(|| format!("expected a number from 1 to {LISTED_MAX}"))
 }
 
 fn id(text: &str) -> Result<TurnName, String> {
@@ -176,7 +170,7 @@ pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<
 
 async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    let filter = args.filter.to_filter(setup, &client, args.limit).await?;
+    let filter = args.filter.to_filter(setup, &client, args.limit.into()).await?;
     let page = list_turns(client.stores(), &filter, args.from.unwrap_or_default()).await?;
     if page.turns.is_empty() && args.from.is_none() {
         setup.names().check_filter(&client, (&filter).into()).await?;
@@ -237,7 +231,7 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
     if args.ids.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("expected ids or filters (--tenant, --agent …)"));
     }
-    let context = setup.operator(args.by.clone().map_or_else(by_environment, Ok)?, output).await?;
+    let context = setup.operator(args.by.name()?, output).await?;
     let mut summary = CancelSummary { done: args.yes, ..CancelSummary::default() };
     if !args.ids.is_empty() {
         summary.found = args.ids.len();
@@ -255,7 +249,7 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
         }
         return Err(Failure::failed(anyhow::anyhow!("unknown turns: {}", unknown.join(", "))));
     }
-    let filter = args.filter.to_filter(setup, &context.client, LISTED_MAX).await?;
+    let filter = args.filter.to_filter(setup, &context.client, PAGE).await?;
     let mut from = TurnCursor::default();
     loop {
         let TurnPage { turns, next } = list_turns(context.client.stores(), &filter, from).await?;

@@ -7,7 +7,8 @@ use tickfleet_client::held_slices::{HeldSlice, held_slices};
 use tickfleet_client::verbs::{DrainWorkerRequest, VerbError};
 use tickfleet_client::workers::{self, WorkerSummary};
 
-use crate::commands::limits::{by_environment, reason, who};
+use crate::commands::limits::reason;
+use crate::commands::operate::audit_note::By;
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, lines, table};
@@ -50,9 +51,8 @@ struct WorkerArgs {
     /// Reason for the audit log and the list.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Your name for the audit log. If missing, the variable USER.
-    #[arg(long, value_name = "NAME", value_parser = who)]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
 }
 
 #[derive(Debug, Args)]
@@ -63,9 +63,8 @@ struct ResumeArgs {
     /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
-    /// Your name for the audit log. If missing, the variable USER.
-    #[arg(long, value_name = "NAME", value_parser = who)]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
 }
 
 #[derive(Debug, Serialize)]
@@ -80,7 +79,7 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
         WorkersCommand::Drain(WorkerArgs { worker, reason, by }) => (worker, Some(reason), by, true),
         WorkersCommand::Resume(ResumeArgs { worker, reason, by }) => (worker, reason.as_ref(), by, false),
     };
-    let context = setup.operator(by.clone().map_or_else(by_environment, Ok)?, output).await?;
+    let context = setup.operator(by.name()?, output).await?;
     let request = DrainWorkerRequest { worker: worker.clone(), reason: reason.cloned().unwrap_or_default() };
     let changed = request.run(&context, drains).await.map_err(|error| match error {
         VerbError::Conflict(message) => VerbError::Conflict(format!("{message} (tickfleet workers list)")),

@@ -23,8 +23,7 @@ use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-const LISTED: usize = 50;
-const LISTED_MAX: usize = 500;
+const LISTED: u16 = 50;
 const SHORT_CHARS: usize = 48;
 
 /// List tasks, show the history of a task, or cancel it.
@@ -68,8 +67,8 @@ struct ListArgs {
     #[arg(long, value_name = "TIME", value_parser = age)]
     older_than: Option<Duration>,
     /// Tasks to list, 1 to 500.
-    #[arg(long, default_value_t = LISTED, value_parser = limit)]
-    limit: usize,
+    #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u16).range(1..=500))]
+    limit: u16,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
     from: Option<TaskCursor>,
@@ -79,11 +78,6 @@ fn outcome(text: &str) -> Result<Outcome, String> {
     let words = || Outcome::ALL.map(Outcome::as_str);
     let known = Outcome::parse(text);
     known.ok_or_else(|| format!("expected one of {}", words().join(", ")))
-}
-
-fn limit(text: &str) -> Result<usize, String> {
-    let limit = text.parse().ok().filter(|limit| (1..=LISTED_MAX).contains(limit));
-    limit.ok_or_else(|| format!("expected a number from 1 to {LISTED_MAX}"))
 }
 
 #[derive(Debug, Args)]
@@ -140,7 +134,7 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
         state: args.state,
         outcome: args.outcome.map(|outcome| outcome.as_str().to_owned()),
         older_than: args.older_than,
-        limit: args.limit,
+        limit: args.limit.into(),
     };
     let tenants = match &args.tenant {
         Some(tenant) => BTreeSet::from([tenant.clone()]),
