@@ -31,8 +31,7 @@ Examples:
   tickfleet turns list --tool post_to_x --older-than 10m
   tickfleet turns list --waits-for emails_per_agent
   tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list'          print the matches
-  tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list' --yes    cancel them
-  tickfleet turns cancel demo:order-17 demo:order-18 --reason 'sold out' --yes")]
+  tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list' --yes    cancel them")]
 pub(crate) struct Turns {
     #[command(subcommand)]
     command: TurnsCommand,
@@ -42,7 +41,7 @@ pub(crate) struct Turns {
 enum TurnsCommand {
     /// List unfinished turns, in no order.
     List(ListArgs),
-    /// Cancel turns by id or by filter.
+    /// Cancel all turns that match a filter. `tickfleet cancel` cancels one by its id.
     Cancel(CancelArgs),
 }
 
@@ -89,9 +88,6 @@ struct ListArgs {
 
 #[derive(Debug, Args)]
 struct CancelArgs {
-    /// Ids, as tenant:turn. If missing, all turns that match the filter.
-    #[arg(value_name = "ID", value_parser = id, conflicts_with_all = ["tenant", "agent", "tool", "state", "waits_for", "older_than", "since", "until"])]
-    ids: Vec<TurnName>,
     #[command(flatten)]
     filter: TurnsFilter,
     /// Reason for the audit log and the agents.
@@ -102,10 +98,6 @@ struct CancelArgs {
     /// Execute. Without it, the command only prints what it would cancel.
     #[arg(long)]
     yes: bool,
-}
-
-fn id(text: &str) -> Result<TurnName, String> {
-    TurnName::parse(text).ok_or_else(|| "expected tenant:id, such as demo:order-17".to_owned())
 }
 
 impl TurnsFilter {
@@ -228,27 +220,11 @@ struct CancelSummary {
 }
 
 async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(), Failure> {
-    if args.ids.is_empty() && args.filter.is_empty() {
-        return Err(Failure::usage("expected ids or filters (--tenant, --agent …)"));
+    if args.filter.is_empty() {
+        return Err(Failure::usage("expected a filter (--tenant, --agent …)"));
     }
     let context = setup.operator(args.by.name()?, output).await?;
     let mut summary = CancelSummary { done: args.yes, ..CancelSummary::default() };
-    if !args.ids.is_empty() {
-        summary.found = args.ids.len();
-        if !args.yes {
-            return show_summary(&summary, output);
-        }
-        let answers = context.cancel_turns(&args.ids, "", &args.reason).await?;
-        let unknown = args.ids.iter().zip(&answers).filter(|(_, answer)| **answer == CancelStatus::Unknown);
-        let unknown: Vec<String> = unknown.map(|(name, _)| name.to_string()).collect();
-        summary.found -= unknown.len();
-        summary.cancelled = cancelled(&answers);
-        show_summary(&summary, output)?;
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        return Err(Failure::failed(anyhow::anyhow!("unknown turns: {}", unknown.join(", "))));
-    }
     let filter = args.filter.to_filter(setup, &context.client, PAGE).await?;
     let mut from = TurnCursor::default();
     loop {
