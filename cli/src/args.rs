@@ -90,7 +90,6 @@ pub(crate) enum Command {
     /// Resume a paused tenant, agent or tool.
     Resume(pause::ResumeArgs),
     Reply(reply::ReplyArgs),
-    /// List tasks, show the history of a task, or cancel it.
     Tasks(tasks::Tasks),
     /// Chat with an agent and follow its plans, calls and answers live.
     Chat(chat::Chat),

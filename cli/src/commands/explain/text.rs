@@ -44,8 +44,10 @@ pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
 
 pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
     let inner = inner(&explanation.inner_calls);
+    let below = explanation.task.iter().flat_map(tasks::text::below);
     life(explanation)
         .into_iter()
+        .chain(below)
         .chain(inner)
         .chain(rules(explanation))
         .chain(consents(explanation))

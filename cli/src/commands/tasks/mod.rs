@@ -1,4 +1,4 @@
-//! `tickfleet tasks`: lists tasks, shows the history of a task, or cancels a task. [`text`] formats the output.
+//! `tickfleet tasks`: lists tasks. [`text`] formats what is known of one task.
 
 pub(crate) mod text;
 
@@ -8,16 +8,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use tickfleet_client::Client;
-use tickfleet_client::end_many::turn_exists;
 use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskState, TaskSummary, task_page};
 use tickfleet_client::verbs::FilteredNames;
-use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
-use tickfleet_store::TurnName;
+use tickfleet_model::{AgentId, Outcome, TenantId};
 
 use crate::args::word_of;
-use crate::commands::limits::reason;
 use crate::commands::operate::audit_note::age;
-use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -26,14 +22,12 @@ use crate::setup::Setup;
 const LISTED: u16 = 50;
 const SHORT_CHARS: usize = 48;
 
-/// List tasks, show the history of a task, or cancel it.
+/// List tasks. `tickfleet explain` shows the history of one, `tickfleet cancel` ends it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet tasks list --tenant demo --state waiting
-  tickfleet tasks list --state ended --outcome permanent --limit 100
-  tickfleet tasks show demo:d-1f0c…            its steps, calls, waits and subtasks
-  tickfleet tasks cancel demo d-1f0c… --reason 'the user left'")]
+  tickfleet tasks list --state ended --outcome permanent --limit 100")]
 pub(crate) struct Tasks {
     #[command(subcommand)]
     command: TasksCommand,
@@ -43,10 +37,6 @@ pub(crate) struct Tasks {
 enum TasksCommand {
     /// List tasks by tenant, the newest first.
     List(ListArgs),
-    /// Show the history of a task and its subtasks.
-    Show(TaskArgs),
-    /// Cancel a task, its running turn and its subtasks.
-    Cancel(CancelArgs),
 }
 
 #[derive(Debug, Args)]
@@ -80,52 +70,10 @@ fn outcome(text: &str) -> Result<Outcome, String> {
     known.ok_or_else(|| format!("expected one of {}", words().join(", ")))
 }
 
-#[derive(Debug, Args)]
-struct TaskArgs {
-    /// The tenant, or tenant:id.
-    #[arg(value_name = "TENANT")]
-    tenant: String,
-    /// Id of the task.
-    #[arg(value_name = "ID")]
-    id: Option<TurnId>,
-}
-
-#[derive(Debug, Args)]
-struct CancelArgs {
-    #[command(flatten)]
-    task: TaskArgs,
-    /// Reason for the record and for the delegator.
-    #[arg(long, default_value = "cancelled by an operator", value_parser = reason)]
-    reason: String,
-}
-
 pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<(), Failure> {
-    let client = setup.client().await?;
     match &args.command {
-        TasksCommand::List(args) => list(setup, &client, args, output).await,
-        TasksCommand::Show(one) => {
-            let name = parse_turn_name(&one.tenant, one.id.as_ref())?;
-            let story = client.task(&name).await?.ok_or_else(|| unknown(&name))?;
-            let now_ms = client.store(&name.tenant).now_ms().await?;
-            output.show(&story, |story| text::story(story, now_ms, output))
-        }
-        TasksCommand::Cancel(args) => {
-            let name = parse_turn_name(&args.task.tenant, args.task.id.as_ref())?;
-            if !turn_exists(&client, &name).await? {
-                let tenant = FilteredNames { tenant: Some(&name.tenant), ..FilteredNames::default() };
-                setup.names().check_filter(&client, tenant).await?;
-                return Err(unknown(&name));
-            }
-            let cancelled = client.cancel_task(&name, &args.reason).await?;
-            output.show(&cancelled, text::cancelled)
-        }
+        TasksCommand::List(args) => list(setup, &setup.client().await?, args, output).await,
     }
-}
-
-fn unknown(name: &TurnName) -> Failure {
-    Failure::failed(anyhow::anyhow!(
-        "unknown task {name}: never accepted, or its record expired (retention.records). tickfleet explain {name} also searches the audit log"
-    ))
 }
 
 async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {

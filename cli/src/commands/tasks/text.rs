@@ -1,12 +1,8 @@
-use std::fmt::Write as _;
-
-use tickfleet_client::tasks::{
-    CancelStatus, CancelledTask, Round, TaskCall, TaskDetails, TaskState, TaskSummary, TaskWait, WaitReason,
-};
+use tickfleet_client::tasks::{Round, TaskCall, TaskDetails, TaskState, TaskSummary, TaskWait, WaitReason};
 
 use super::good;
-use crate::output::time_format::{clock, from_now, span};
-use crate::output::{Output, StatusColor, short};
+use crate::output::time_format::{clock, from_now};
+use crate::output::{StatusColor, short};
 
 const TEXT_CHARS: usize = 160;
 
@@ -20,59 +16,22 @@ pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
     }
 }
 
-/// Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
-pub(super) fn story(story: &TaskDetails, now_ms: i64, output: &Output) -> String {
-    let mut text = String::new();
-    one(story, now_ms, output, &mut text);
-    if !story.children.is_empty() {
-        let _ = writeln!(text, "\nTasks below it:");
+/// The tasks below it, one line each.
+pub(crate) fn below(story: &TaskDetails) -> Vec<String> {
+    fn push(story: &TaskDetails, depth: usize, lines: &mut Vec<String>) {
         for child in &story.children {
-            tree(child, 1, output, &mut text);
+            let task = &child.summary;
+            let agent = task.agent.as_deref().unwrap_or("?");
+            lines.push(format!("{}{} {agent} {}", "  ".repeat(depth), task.id, state(task).1));
+            push(child, depth + 1, lines);
         }
     }
-    text
-}
-
-fn one(story: &TaskDetails, now_ms: i64, output: &Output, text: &mut String) {
-    let task = &story.summary;
-    let (color, word) = state(task);
-    let agent = task.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
-    let _ = writeln!(
-        text,
-        "Task {}:{}{agent} {}",
-        task.tenant,
-        output.paint(StatusColor::Strong, task.id.as_str()),
-        output.paint(color, &word)
-    );
-    if let Some(description) = &task.description {
-        let from = task.delegator.as_ref().map(|agent| format!(" (from {agent})")).unwrap_or_default();
-        let _ = writeln!(text, "  To do{from}: {}", short(description, TEXT_CHARS));
+    let mut lines = Vec::new();
+    if !story.children.is_empty() {
+        lines.push("Tasks below it:".to_owned());
+        push(story, 1, &mut lines);
     }
-    if let Some(at) = task.accepted_ms {
-        let _ = writeln!(text, "  {}  accepted", clock(at));
-    }
-    for line in steps(story) {
-        let _ = writeln!(text, "  {line}");
-    }
-    if let Some(reason) = &story.cancelled {
-        let _ = writeln!(text, "  Cancelled: {}", short(reason, TEXT_CHARS));
-    }
-    if let Some(wait) = &story.waits {
-        let _ = writeln!(text, "  It waits: {}", waits(wait, now_ms));
-    }
-    if let Some(error) = &story.error {
-        let _ = writeln!(text, "  It did not succeed: {error}");
-    }
-    match (task.ended_ms, task.deadline_ms) {
-        (Some(end), _) => {
-            let took = task.accepted_ms.map(|at| format!(", {} after it was accepted", span(end - at)));
-            let _ = writeln!(text, "  {}  ended{}", clock(end), took.unwrap_or_default());
-        }
-        (None, Some(deadline)) => {
-            let _ = writeln!(text, "  It expires {} ({})", clock(deadline), from_now(deadline, now_ms));
-        }
-        (None, None) => {}
-    }
+    lines
 }
 
 pub(crate) fn steps(story: &TaskDetails) -> Vec<String> {
@@ -144,43 +103,5 @@ pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
             format!("for an approval of {tool}, a call of its turn {turn} ({approval}){until}")
         }
         WaitReason::Retry => format!("for a retry{until}"),
-    }
-}
-
-fn tree(story: &TaskDetails, depth: usize, output: &Output, text: &mut String) {
-    let task = &story.summary;
-    let (color, word) = state(task);
-    let agent = task.agent.as_deref().unwrap_or("?");
-    let _ = writeln!(text, "{}{} {agent} {}", "  ".repeat(depth), task.id, output.paint(color, &word));
-    for child in &story.children {
-        tree(child, depth + 1, output, text);
-    }
-}
-
-pub(super) fn cancelled(cancelled: &CancelledTask) -> String {
-    let mut text = String::new();
-    ended(cancelled, 0, &mut text);
-    text
-}
-
-fn ended(cancelled: &CancelledTask, depth: usize, text: &mut String) {
-    let indent = "  ".repeat(depth);
-    let _ = writeln!(text, "{indent}task {}: {}", cancelled.task, word(cancelled.result));
-    for turn in &cancelled.turns {
-        let _ = writeln!(text, "{indent}  turn {}: {}", turn.turn, word(turn.result));
-    }
-    for child in &cancelled.children {
-        ended(child, depth + 1, text);
-    }
-}
-
-const fn word(word: CancelStatus) -> &'static str {
-    match word {
-        CancelStatus::Ok => "it ends now",
-        CancelStatus::Flagged => "it ends as soon as its worker or runtime receives the cancellation",
-        CancelStatus::Ended => "it had already ended",
-        CancelStatus::Waiting => "no such id yet; if it arrives within 24 h, it ends without running",
-        CancelStatus::Full => "no such id yet, and too many early cancels are pending: not recorded",
-        CancelStatus::Unknown => "it was admitted, but its record is lost",
     }
 }

@@ -139,8 +139,6 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
         ("cancel demo x --by anna", "unknown turn or task demo:x"),
         ("turns cancel --tenant dem --reason x --by anna --yes", "demo"),
         ("tasks list --tenant dem", "demo"),
-        ("tasks cancel dem x", "demo"),
-        ("tasks cancel demo x", "unknown task demo:x"),
         ("approvals list --tool ecoh", "echo"),
         ("approvals approve dem:apr-1 --by ann", "demo"),
         ("audit search --tenant dem", "demo"),
