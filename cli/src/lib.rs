@@ -82,6 +82,18 @@ const fn uses_dev_here(command: &Command) -> bool {
     )
 }
 
+/// Returns true for commands that write a log until a signal ends them.
+const fn writes_log(command: &Command) -> bool {
+    match command {
+        Command::Scheduler | Command::Worker | Command::Dev(_) => true,
+        Command::Gateway(args) => !gateway::needs_nothing(args),
+        Command::Audit(args) => args.follows(),
+        Command::Approvals(args) => args.notifies(),
+        Command::Mcp(args) => matches!(args.command, mcp::McpCommand::Serve(_)),
+        _ => false,
+    }
+}
+
 /// Returns true for commands that must work even if the configuration is broken.
 const fn operates(command: &Command) -> bool {
     match command {

@@ -13,7 +13,6 @@ use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::registrar::Registrar;
 use crate::output::Output;
-use crate::output::startup_log::logs_json;
 
 /// The ending process waits this long for work on blocking threads.
 const LEFT_OVERS: Duration = Duration::from_secs(1);
@@ -89,15 +88,15 @@ impl Program {
         // Tools run as the same user. The process becomes non-dumpable before it reads any secret, so that tools cannot
         // read its memory.
         let hidden = tickfleet_sandbox::hide_this_process();
-        let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
-        let json_log = logs_json(&args, &crate::global::environment());
         let mut cli = match Cli::try_parse() {
             Ok(cli) => cli,
-            Err(error) => return not_parsed(&error, json_log),
+            Err(error) => return not_parsed(&error),
         };
         cli.global.extensions = self.extensions;
         // This fails only if a provider is already installed.
         tickfleet_outbound::install_crypto_provider();
+        let json_log = crate::writes_log(&cli.command)
+            && tickfleet_config::wants_json_log(cli.global.config.as_deref(), &crate::global::environment());
         let output = Output::new(cli.global.json).with_json_log(json_log);
         if let Err(error) = hidden {
             return output.fail(&Failure::failed(anyhow::anyhow!(
@@ -120,11 +119,8 @@ impl Program {
     }
 }
 
-fn not_parsed(error: &clap::Error, json_log: bool) -> ExitCode {
-    match json_log && error.use_stderr() {
-        true => Output::new(false).with_json_log(true).error("", &error.to_string()),
-        // If even this write fails, the error cannot be reported.
-        false => drop(error.print()),
-    }
+fn not_parsed(error: &clap::Error) -> ExitCode {
+    // If even this write fails, the error cannot be reported.
+    drop(error.print());
     if error.use_stderr() { ExitCode::from(crate::failure::USAGE) } else { ExitCode::SUCCESS }
 }

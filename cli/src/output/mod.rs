@@ -4,7 +4,6 @@ pub(crate) mod dead_letters;
 pub(crate) mod format;
 pub(crate) mod invoked;
 pub(crate) mod results;
-pub(crate) mod startup_log;
 pub(crate) mod time_format;
 
 use std::io::{IsTerminal, Write};
@@ -93,18 +92,15 @@ impl Output {
 
     pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
         if let Some(message) = failure.message() {
-            self.error("tickfleet: ", &message);
+            let message = visible(&message);
+            if self.json_log {
+                emit_json(|| tracing::error!(error = %message.trim(), "the process cannot run"));
+            } else {
+                // If even this write fails, the error cannot be reported.
+                let _ = writeln!(std::io::stderr(), "tickfleet: {message}");
+            }
         }
         ExitCode::from(failure.code())
-    }
-
-    pub(crate) fn error(&self, prefix: &str, message: &str) {
-        let message = visible(message);
-        if self.json_log {
-            return emit_json(|| tracing::error!(error = %message.trim(), "the process cannot run"));
-        }
-        // If even this write fails, the error cannot be reported.
-        let _ = writeln!(std::io::stderr(), "{prefix}{message}");
     }
 
     pub(crate) fn note(&self, text: &str) {

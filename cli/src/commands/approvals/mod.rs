@@ -43,6 +43,12 @@ pub(crate) struct Approvals {
     command: ApprovalsCommand,
 }
 
+impl Approvals {
+    pub(crate) const fn notifies(&self) -> bool {
+        matches!(self.command, ApprovalsCommand::Notify(_))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum ApprovalsCommand {
     /// List the calls that wait, the first to expire first.

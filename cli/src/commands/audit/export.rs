@@ -33,7 +33,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "TO")]
     to: Option<Destination>,
     #[command(flatten)]
-    follow: Follow,
+    pub(super) follow: Follow,
 }
 
 pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Result<(), Failure> {

@@ -30,6 +30,12 @@ pub(crate) struct Audit {
     pub(crate) command: AuditCommand,
 }
 
+impl Audit {
+    pub(crate) const fn follows(&self) -> bool {
+        matches!(&self.command, AuditCommand::Export(args) if args.follow.follow)
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
     /// Search entries, the newest first, and print how far the search went.

@@ -335,3 +335,21 @@ fn an_error_masks_literals_of_fields_that_may_hold_a_secret() {
         assert!(!refused.contains("hunter2"), "{shell}: {refused}");
     }
 }
+
+#[test]
+fn the_log_format_is_read_even_from_a_broken_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let variable = |format: &str| [("TICKFLEET_LOG_FORMAT".to_owned(), format.to_owned())].into();
+    for (settings, expected) in [
+        ("log: {format: json}", true),
+        ("log:\n  format: json\nredis: 5\nnonsense: [\"\n", true),
+        ("log: {format: json, level: 5}\nwoker: {}", true),
+        ("log: {format: pretty}", false),
+        ("redis: {shards: 2}", false),
+    ] {
+        std::fs::write(dir.path().join("tickfleet.yaml"), settings).unwrap();
+        assert_eq!(wants_json_log(Some(dir.path()), &Environment::new()), expected, "{settings}");
+        assert!(!wants_json_log(Some(dir.path()), &variable("pretty")), "a variable comes first");
+    }
+    assert!(wants_json_log(None, &variable("json")));
+}
