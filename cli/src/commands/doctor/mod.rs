@@ -22,8 +22,6 @@ use crate::failure::{Failure, is_unreachable};
 use crate::output::{Output, StatusColor};
 use crate::setup::{Setup, now_ms};
 
-const DEAD_SHOWN: usize = 3;
-
 /// Check Redis and the health of the queues, with advice for each finding. Exit code 1 if a finding is FAIL.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -97,8 +95,7 @@ async fn store_findings(
 }
 
 /// Findings of these kinds are left out: other checks of `doctor` describe the same problems in more detail.
-const CHECKED_KINDS: [FindingKind; 4] =
-    [FindingKind::ProcessDead, FindingKind::DeadMessages, FindingKind::Store, FindingKind::Other];
+const CHECKED_KINDS: [FindingKind; 3] = [FindingKind::ProcessDead, FindingKind::Store, FindingKind::Other];
 
 async fn fleet_findings(setup: &Setup) -> Vec<CheckResult> {
     let polled = match Poller::new(setup) {
@@ -315,8 +312,6 @@ async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec
     let backlog = store.backlog(&[], &[]).await?;
     let mut findings = queues::backlog(&backlog, setup.settings());
     findings.extend(queues::consumers(facts));
-    let dead = store.dead_letters(DEAD_SHOWN).await?;
-    findings.push(queues::dead(backlog.dead, &dead, facts.now_ms, &setup.report().redactor));
     Ok(findings)
 }
 

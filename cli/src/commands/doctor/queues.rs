@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use tickfleet_config::Settings;
 use tickfleet_engine::active_policy::short_digest;
-use tickfleet_model::Redactor;
 use tickfleet_model::suggest::list;
-use tickfleet_store::{DeadLetter, ShardBacklog, ShardFacts};
+use tickfleet_store::{ShardBacklog, ShardFacts};
 
 use crate::checks::CheckResult;
 use crate::output::short;
-use crate::output::time_format::{from_now, span};
+use crate::output::time_format::span;
 
 /// In ms. If a timer is overdue for longer than this, no scheduler checks the timers.
 const LATE_MS_MAX: i64 = 2_000;
@@ -181,40 +180,6 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Leaves out the texts of the dead letters, because they can contain anything.
-pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> CheckResult {
-    if count == 0 {
-        return CheckResult::ok("dead", "no rejected or poison messages");
-    }
-    let lines = last.iter().map(|letter| {
-        let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
-        let when = from_now(letter.at_ms, now_ms);
-        let what = named(&letter.raw, redactor);
-        format!(
-            "\n                   {when} {} of {tenant}: {} ({what}, entry {})",
-            letter.from, letter.reason, letter.entry
-        )
-    });
-    let says = format!("{count} rejected or poison messages; the latest:{}", lines.collect::<String>());
-    CheckResult::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
-}
-
-fn named(raw: &str, redactor: &Redactor) -> String {
-    const TOOLS_SHOWN: usize = 3;
-    let message = tickfleet_protocol::glance(raw.as_bytes());
-    let clean = |name: &str| short(&redactor.text(name), 40);
-    let id = match (&message.turn_id, &message.task_id) {
-        (Some(turn), _) => format!("turn {turn}"),
-        (None, Some(task)) => format!("task {task}"),
-        (None, None) => "without an id".to_owned(),
-    };
-    let agent = message.agent.as_deref().map(|agent| format!(", agent {}", clean(agent))).unwrap_or_default();
-    let tools: Vec<String> = message.calls.iter().take(TOOLS_SHOWN).map(|call| clean(&call.tool)).collect();
-    let more = if message.calls.len() > TOOLS_SHOWN { ", …" } else { "" };
-    let calls = if tools.is_empty() { String::new() } else { format!(", calls {}{more}", tools.join(", ")) };
-    format!("{id}{agent}{calls}")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -269,25 +234,6 @@ mod tests {
         assert!(lost.says.ends_with(": w-b"), "{}", lost.says);
         let said = &findings.last().unwrap().says;
         assert!(said.contains("w-b (2 on ready:normal") && !said.contains("w-a"), "{said}");
-    }
-
-    #[test]
-    fn dead_letter_findings_never_show_arguments() {
-        let letter = |raw: &str| DeadLetter {
-            id: "1-0".into(),
-            at_ms: 1,
-            from: "turns".into(),
-            entry: "7-0".into(),
-            reason: "unknown_field".into(),
-            tenant: "acme".into(),
-            raw: raw.into(),
-        };
-        let whole = r#"{"turn_id":"t-1","agent":"kelly","prio":1,"calls":[{"name":"send","arguments":{"text":"the code is 4711"}}]}"#;
-        let lines = dead(2, &[letter(whole), letter("hunter2 {")], 2, &Redactor::default()).says;
-        assert!(lines.contains("unknown_field (turn t-1, agent kelly, calls send, entry 7-0)"), "{lines}");
-        assert!(lines.contains("(without an id, entry 7-0)") && !lines.contains("4711") && !lines.contains("hunter2"));
-        let cut = &whole[..whole.len() - 30];
-        assert!(dead(1, &[letter(cut)], 2, &Redactor::default()).says.contains("turn t-1, agent kelly, calls send"));
     }
 
     #[test]

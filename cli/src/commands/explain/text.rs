@@ -188,9 +188,8 @@ fn life(explanation: &Explanation) -> Vec<String> {
         (ExplainedState::Inbound, _) => {
             lines.extend(explanation.available_readers.as_ref().map(QueueReaders::describe))
         }
-        (ExplainedState::Rejected, Some(reason)) => lines.push(format!(
-            "Rejected: {reason}. The message is in the dead letters; tickfleet doctor shows the latest."
-        )),
+        (ExplainedState::Rejected, Some(reason)) => lines
+            .push(format!("Rejected: {reason}. The message is in the dead letters: tickfleet dead list --kind letter")),
         (_, Some(reason)) => lines.push(format!("Rejected: {reason}")),
         _ => {}
     }
