@@ -16,7 +16,7 @@ use tickfleet_tools::Environment;
 use tickfleet_tools_mcp::{LIST_TIMEOUT, ServerTools, list_tools};
 
 use crate::failure::Failure;
-use crate::global::Global;
+use crate::global::{Global, tool_environment};
 use crate::output::results;
 use crate::output::{Output, StatusColor, short};
 use crate::setup;
@@ -103,7 +103,7 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
     let (McpCommand::Pin(server_args) | McpCommand::Check(server_args)) = &args.command else { return Ok(()) };
     let chosen = chosen(&file, &server_args.servers)?;
     let backoff = Backoff { limit: server_args.timeout, output: Some(output) };
-    let checked_servers = check_servers(&chosen, &pins, &environment(&sources), backoff).await;
+    let checked_servers = check_servers(&chosen, &pins, &tool_environment(&sources.environment), backoff).await;
     let failed = checked_servers.iter().any(|(found, _)| found.error.is_some());
     let differs = checked_servers.iter().any(|(found, _)| !found.is_as_pinned());
     let checks: Vec<&ServerCheck> = checked_servers.iter().map(|(found, _)| found).collect();
@@ -121,7 +121,8 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
 
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
-    let checked_servers = check_servers(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
+    let checked_servers =
+        check_servers(&chosen(&file, &[])?, &pins, &tool_environment(&sources.environment), Backoff::QUIET).await;
     if let Some((server, error)) =
         checked_servers.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?)))
     {
@@ -140,11 +141,6 @@ pub(crate) async fn check_all_servers(
     let checked_servers = check_servers(&servers, &pins, environment, Backoff::QUIET).await.into_iter();
     let verdict = |(found, _): (ServerCheck, Option<ServerTools>)| (found.server.clone(), found.of_imported());
     checked_servers.map(verdict).collect()
-}
-
-fn environment(sources: &Sources) -> Environment {
-    let variables = sources.environment.clone();
-    Environment::new(move |name| variables.get(name).cloned())
 }
 
 fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a McpServerDef)>, Failure> {

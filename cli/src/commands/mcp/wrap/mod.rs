@@ -19,12 +19,12 @@ use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::ToolLists;
 
 use self::sources::WrapSources;
-use super::{Backoff, ServerCheck, check_servers, chosen, environment, merged, text, write_to};
+use super::{Backoff, ServerCheck, check_servers, chosen, merged, text, write_to};
 use crate::commands::dev::socket;
 use crate::commands::gateway::console::Console;
 use crate::failure::Failure;
 use crate::fleet::{self, ProbeAddress, Roles, modules};
-use crate::global::Global;
+use crate::global::{Global, tool_environment};
 use crate::output::Output;
 use crate::setup::Setup;
 
@@ -239,7 +239,8 @@ async fn look(
     output: Option<&Output>,
 ) -> Result<(McpPins, Vec<ServerCheck>), Failure> {
     let backoff = Backoff { limit: PIN_TIMEOUT, output };
-    let checked = check_servers(&chosen(file, &[])?, &pins, &environment(&wrapped.sources), backoff).await;
+    let checked =
+        check_servers(&chosen(file, &[])?, &pins, &tool_environment(&wrapped.sources.environment), backoff).await;
     let pins = merged(file, pins, &[], &checked);
     Ok((pins, checked.into_iter().map(|(check, _)| check).collect()))
 }
