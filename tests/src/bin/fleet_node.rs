@@ -9,6 +9,7 @@ use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_tests::plain_node;
 
+#[allow(clippy::disallowed_methods, reason = "the process ends with its test")]
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
