@@ -14,8 +14,8 @@ use tickfleet_protocol::NameMap;
 
 use super::kind::NotConfigured;
 use super::{
-    ArgumentCheck, ArgumentError, DeclarationError, DeclaredHandler, Environment, Handler, OutputCheck, SchemaError,
-    ToolKinds, ToolOutput, TypedTool, wording,
+    ArgumentCheck, ArgumentError, DeclarationError, DeclaredHandler, Environment, Handler, OutputCheck, ToolKinds,
+    ToolOutput, TypedTool, wording,
 };
 
 const NAMES_OFFERED_MAX: usize = 3;
@@ -50,20 +50,21 @@ impl RegisteredTool {
     /// Compiles the schemas of `spec`, and checks its effect key, its cache, and the fields for `once` tools.
     pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
         if let Some(why) = spec.effect_key.as_ref().and_then(|key| wrong_key(key, spec.effect)) {
-            return Err(RegistryError::EffectKey { tool: spec.name, why });
+            return Err(RegistryError::new(spec.name, why));
         }
         if spec.effect != Effect::Once && spec.reconcile.is_some() {
-            return Err(RegistryError::OnlyOnce { tool: spec.name });
+            let reason = "reconcile is for a tool whose effect is once: any other may run again";
+            return Err(RegistryError::new(spec.name, reason));
         }
         if let Some(why) = spec.cache.as_ref().and_then(|cache| wrong_cache(cache, &spec)) {
-            return Err(RegistryError::Cache { tool: spec.name, why });
+            return Err(RegistryError::new(spec.name, why));
         }
-        let wrong = |which| {
-            let tool = spec.name.clone();
-            move |source| RegistryError::Schema { tool, which, source }
-        };
-        let arguments = ArgumentCheck::compile(&spec.input_schema).map_err(wrong("input"))?;
-        let output = spec.output_schema.as_ref().map(OutputCheck::compile).transpose().map_err(wrong("output"))?;
+        let arguments = ArgumentCheck::compile(&spec.input_schema)
+            .map_err(|error| RegistryError::new(&spec.name, format!("the input schema {error}")))?;
+        let output = spec.output_schema.as_ref().map(OutputCheck::compile).transpose().map_err(|error| {
+            let error = RegistryError::new(&spec.name, format!("the output schema {error}"));
+            RegistryError { is_output_schema: true, ..error }
+        })?;
         Ok(Self { spec, arguments, output, handler, runs: String::new(), answers_by_agent: false, local_lease: None })
     }
 
@@ -72,7 +73,7 @@ impl RegisteredTool {
         if self.spec.cache.is_some_and(|cache| cache.per == CachePer::Tenant) {
             let why =
                 "its result depends on the agent that asks: set `per: agent`, or agents receive each other's results";
-            return Err(RegistryError::Cache { tool: self.spec.name, why });
+            return Err(RegistryError::new(self.spec.name, why));
         }
         Ok(Self { answers_by_agent: true, ..self })
     }
@@ -88,89 +89,24 @@ impl RegisteredTool {
 
 /// Why a tool cannot be registered.
 #[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    /// Two tools have the same name.
-    #[error("tool '{tool}': the name is registered twice")]
-    NameTwice {
-        /// The name.
-        tool: String,
-    },
-    /// Two tools have the same id.
-    #[error("tool '{tool}': the id '{id}' already belongs to the tool '{other}'")]
-    IdTwice {
-        /// The tool that was registered second.
-        tool: String,
-        /// The id.
-        id: String,
-        /// The tool that was registered first.
-        other: String,
-    },
-    /// The name's length or characters are not allowed.
-    #[error("tool '{tool}': a name has 1 to {max} characters of A-Z a-z 0-9 _ . -", max = limits::NAME_BYTES_MAX)]
-    Name {
-        /// The name.
-        tool: String,
-    },
-    /// A tool cannot be both a typed tool and an HTTP tool.
-    #[error("tool '{tool}': declared with `http`, but a typed tool of this name exists")]
-    TypedAndHttp {
-        /// The name.
-        tool: String,
-    },
-    /// The effect key cannot be used.
-    #[error("tool '{tool}': {why}")]
-    EffectKey {
-        /// The name.
-        tool: String,
-        /// The problem with the effect key.
-        why: &'static str,
-    },
-    /// `reconcile` is for tools with the effect `once`.
-    #[error("tool '{tool}': reconcile is for a tool whose effect is once: any other may run again")]
-    OnlyOnce {
-        /// The name.
-        tool: String,
-    },
-    /// The declaration's effect key names an argument that the tool does not require.
-    #[error("tool '{tool}': effect_key has {pointer}, which is not a required argument of the tool")]
-    EffectArgument {
-        /// The name.
-        tool: String,
-        /// The JSON pointer.
-        pointer: String,
-    },
-    /// The tool cannot be cached, or the cache's lifetime is out of bounds.
-    #[error("tool '{tool}': {why}")]
-    Cache {
-        /// The name.
-        tool: String,
-        /// The problem with the cache.
-        why: &'static str,
-    },
-    /// The timeout is 0.
-    #[error("tool '{tool}': timeout_ms must be at least 1")]
-    Timeout {
-        /// The name.
-        tool: String,
-    },
-    /// One of the tool's schemas cannot be used.
-    #[error("tool '{tool}': the {which} schema {source}")]
-    Schema {
-        /// The name.
-        tool: String,
-        /// `input` or `output`.
-        which: &'static str,
-        /// The reason.
-        source: SchemaError,
-    },
-    /// The part of the declaration that configures the handler cannot be used.
-    #[error("tool '{tool}': {source}")]
-    Declaration {
-        /// The name.
-        tool: String,
-        /// The reason.
-        source: DeclarationError,
-    },
+#[error("tool '{tool}': {reason}")]
+pub struct RegistryError {
+    /// The tool's name.
+    pub tool: String,
+    /// The reason.
+    pub reason: String,
+    /// True if only the output schema cannot be used.
+    pub is_output_schema: bool,
+}
+
+impl RegistryError {
+    fn new(tool: impl Into<String>, reason: impl ToString) -> Self {
+        Self { tool: tool.into(), reason: reason.to_string(), is_output_schema: false }
+    }
+
+    fn id_twice(tool: String, id: &str, other: &str) -> Self {
+        Self::new(tool, format!("the id '{id}' already belongs to the tool '{other}'"))
+    }
 }
 
 /// All tools of a worker. Immutable once shared: a reload builds a new registry.
@@ -203,7 +139,7 @@ impl Registry {
         }
         let only_declared: Vec<_> =
             file.tools.iter().filter(|(name, _)| !registry.by_name.contains_key(*name)).collect();
-        let failed: BTreeSet<String> = errors.iter().map(|e| e.tool().to_owned()).collect();
+        let failed: BTreeSet<String> = errors.iter().map(|e| e.tool.clone()).collect();
         for (key, def) in only_declared.into_iter().filter(|(name, _)| !failed.contains(*name)) {
             let (name, label) = version::split(key);
             let made = declared(name, label, def, kinds, timeout_default);
@@ -249,10 +185,10 @@ impl Registry {
         let number = |tool: &RegisteredTool| version::parse(&tool.spec.version);
         let all = self.versions.entry(name.clone()).or_insert_with(|| vec![first]);
         if all.iter().any(|other| number(other) == number(&tool)) {
-            return Err(RegistryError::NameTwice { tool: name });
+            return Err(RegistryError::new(name, "the name is registered twice"));
         }
         if let Some(other) = self.name_of_id.insert(tool.spec.id.clone(), name.clone()) {
-            return Err(RegistryError::IdTwice { tool: name, id: tool.spec.id, other });
+            return Err(RegistryError::id_twice(name, &tool.spec.id, &other));
         }
         all.push(Arc::new(tool));
         all.sort_by_key(|tool| std::cmp::Reverse(number(tool)));
@@ -308,13 +244,14 @@ impl Registry {
         let id = tool.spec.id.clone();
         let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
         if name.is_empty() || name.len() > limits::NAME_BYTES_MAX || name.contains(odd) {
-            return Err(RegistryError::Name { tool: name });
+            let max = limits::NAME_BYTES_MAX;
+            return Err(RegistryError::new(name, format!("a name has 1 to {max} characters of A-Z a-z 0-9 _ . -")));
         }
         if self.by_name.contains_key(&name) {
-            return Err(RegistryError::NameTwice { tool: name });
+            return Err(RegistryError::new(name, "the name is registered twice"));
         }
         if let Some(other) = self.name_of_id.get(&id) {
-            return Err(RegistryError::IdTwice { tool: name, id, other: other.clone() });
+            return Err(RegistryError::id_twice(name, &id, other));
         }
         self.shown = OnceLock::new();
         self.name_of_id.insert(id, name.clone());
@@ -370,26 +307,6 @@ impl Registry {
     }
 }
 
-impl RegistryError {
-    /// Returns the name of the tool that the error is about.
-    #[must_use]
-    pub fn tool(&self) -> &str {
-        match self {
-            Self::NameTwice { tool }
-            | Self::IdTwice { tool, .. }
-            | Self::Name { tool }
-            | Self::TypedAndHttp { tool }
-            | Self::EffectKey { tool, .. }
-            | Self::OnlyOnce { tool }
-            | Self::EffectArgument { tool, .. }
-            | Self::Cache { tool, .. }
-            | Self::Timeout { tool }
-            | Self::Schema { tool, .. }
-            | Self::Declaration { tool, .. } => tool,
-        }
-    }
-}
-
 /// Returns the problem with a key. Keys of declarations are also checked when the configuration is read: there, the
 /// window must be at least 1 s.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
@@ -412,7 +329,7 @@ fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
 
 fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryError> {
     match def.timeout_ms {
-        Some(0) => Err(RegistryError::Timeout { tool: name.to_owned() }),
+        Some(0) => Err(RegistryError::new(name, "timeout_ms must be at least 1")),
         set => Ok(set.map(Duration::from_millis)),
     }
 }
@@ -426,7 +343,9 @@ fn typed_tool(
     let by_agent = tool.does_answer_by_agent();
     let (spec, handler) = tool.into_parts(timeout_default, environment);
     let made = match file.tools.get(&spec.name) {
-        Some(def) if def.has_kind() => return Err(RegistryError::TypedAndHttp { tool: spec.name }),
+        Some(def) if def.has_kind() => {
+            return Err(RegistryError::new(spec.name, "declared with `http`, but a typed tool of this name exists"));
+        }
         Some(def) => merged(spec, def).and_then(|spec| RegisteredTool::new(spec, handler)),
         None => RegisteredTool::new(spec, handler),
     }?;
@@ -442,7 +361,8 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let keys = def.effect_key.as_ref().filter(|_| def.input_schema.is_none());
     let pointers = keys.into_iter().flat_map(|key| &key.arguments);
     if let Some(pointer) = pointers.into_iter().find(|pointer| !is_required(pointer, &typed.input_schema)) {
-        return Err(RegistryError::EffectArgument { tool: typed.name, pointer: pointer.clone() });
+        let reason = format!("effect_key has {pointer}, which is not a required argument of the tool");
+        return Err(RegistryError::new(typed.name, reason));
     }
     Ok(ToolSpec {
         id: def.id.clone().unwrap_or(typed.id),
@@ -542,7 +462,7 @@ fn declared(
                 return if def.shell.is_some() { tool.answering_by_agent() } else { Ok(tool) };
             }
             Err(unset @ DeclarationError::UnsetVariable { .. }) => unset.to_string(),
-            Err(source) => return Err(RegistryError::Declaration { tool: name.to_owned(), source }),
+            Err(error) => return Err(RegistryError::new(name, error)),
         },
     };
     spec.configured = false;
@@ -647,7 +567,7 @@ mod tests {
         assert!(!made(tool(CachePer::Tenant)).unwrap());
         assert!(made(tool(CachePer::Agent).answers_by_agent()).unwrap());
         let refused = made(tool(CachePer::Tenant).answers_by_agent()).unwrap_err();
-        assert!(matches!(&refused, RegistryError::Cache { tool, .. } if tool == "echo"), "{refused}");
+        assert!(refused.to_string().starts_with("tool 'echo': its result depends on the agent"), "{refused}");
     }
 
     #[tokio::test]
@@ -767,7 +687,7 @@ mod tests {
     fn a_duplicate_name_is_rejected_and_a_wrong_name_gets_suggestions() {
         let mut registry = build(json!({})).unwrap();
         let again = RegisteredTool::clone(registry.get("echo").unwrap());
-        assert!(matches!(registry.register(again), Err(RegistryError::NameTwice { .. })));
+        assert!(registry.register(again).unwrap_err().to_string().ends_with("the name is registered twice"));
         assert_eq!(registry.similar_names("ecoh"), ["echo"]);
         assert_eq!(registry.similar_names("failonce"), ["fail_once"]);
         assert!(registry.similar_names("transfer_money").is_empty());

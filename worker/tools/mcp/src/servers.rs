@@ -129,7 +129,7 @@ impl Servers {
 /// If the output schema cannot be checked, the tool is registered without an output schema.
 fn registered(spec: ToolSpec, handler: Arc<McpTool>) -> Result<RegisteredTool, RegistryError> {
     match RegisteredTool::new(spec.clone(), Arc::clone(&handler) as _) {
-        Err(error @ RegistryError::Schema { which: "output", .. }) => {
+        Err(error) if error.is_output_schema => {
             tracing::warn!(%error, "results of an MCP tool are not validated");
             RegisteredTool::new(ToolSpec { output_schema: None, ..spec }, handler)
         }
