@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::document::errors::Errors;
 use crate::document::reader::{Cursor, Section};
-use crate::document::tree::{Node, Value};
+use crate::document::tree::Node;
 use crate::tools::SecretRef;
-use crate::tools::http::{SERVICE_URL, hosts, is_service_url, reference};
+use crate::tools::http::{SERVICE_URL, hosts, is_service_url, secret};
 use crate::tools::read::TIMEOUT_MS_MAX;
 use tickfleet_model::limit::amount;
 use tickfleet_model::{limits, suggest};
@@ -92,7 +92,7 @@ fn model(cursor: &Cursor<'_>) -> Option<ModelDef> {
         api: api.unwrap_or(ModelApi::OpenAi),
         model: model.clone().unwrap_or_default(),
         base_url: s.optional("base_url").and_then(|c| base_url(&c)),
-        key: s.optional("key").and_then(|c| key(&c)),
+        key: s.optional("key").and_then(|c| secret(&c)),
         function_calling: s.optional("function_calling").and_then(|c| c.boolean()).unwrap_or(true),
         timeout: s
             .optional("timeout_ms")
@@ -111,17 +111,6 @@ fn base_url(cursor: &Cursor<'_>) -> Option<String> {
         return None;
     }
     Some(text)
-}
-
-fn key(cursor: &Cursor<'_>) -> Option<SecretRef> {
-    let mut s = cursor.section();
-    let env = s.optional("env").and_then(|c| reference(&c)).map(SecretRef::Env);
-    let file = s.optional("file").and_then(|c| reference(&c)).map(SecretRef::File);
-    s.close();
-    if cursor.node.entries().len() != 1 && matches!(cursor.node.value, Value::Mapping(_)) {
-        cursor.refuse("exactly one of env, file: where the key comes from");
-    }
-    env.or(file)
 }
 
 fn prices(cursor: &Cursor<'_>) -> Prices {

@@ -14,21 +14,29 @@ const COMMENT_COLUMN: usize = 48;
 pub fn print(configuration: &Configuration) -> String {
     let mut out = format!("# Policy digest: {}\n", configuration.digest);
     let redactor = &redactor(configuration);
-    let trees = &configuration.trees;
-    for tree in trees.settings.iter() {
+    for tree in configuration.trees.settings.iter() {
         tree.entries()
             .iter()
             .for_each(|e| Printer { out: &mut out, origins: true, redactor }.member(&e.key, &e.node, "", 0));
     }
+    for (name, text) in files(configuration, redactor) {
+        let _ = write!(out, "\n# From {name}\n{text}");
+    }
+    out
+}
+
+fn files(configuration: &Configuration, redactor: &Redactor) -> Vec<(String, String)> {
+    let trees = &configuration.trees;
     let files =
         [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants, &trees.limits, &trees.models, &trees.mcp];
-    for tree in files.into_iter().flatten() {
-        let _ = write!(out, "\n# From {}\n", file(&tree.place));
+    let print = |tree: &Node| {
+        let mut out = String::new();
         tree.entries()
             .iter()
             .for_each(|e| Printer { out: &mut out, origins: false, redactor }.member(&e.key, &e.node, "", 0));
-    }
-    out
+        (file(&tree.place), out)
+    };
+    files.into_iter().flatten().map(print).collect()
 }
 
 fn redactor(configuration: &Configuration) -> Redactor {
@@ -51,22 +59,12 @@ pub struct PrintedSetting {
 
 #[must_use]
 pub fn printed_parts(configuration: &Configuration) -> PrintedConfig {
-    let trees = &configuration.trees;
     let mut settings = Vec::new();
     let redactor = &redactor(configuration);
-    for tree in trees.settings.iter() {
+    for tree in configuration.trees.settings.iter() {
         tree.entries().iter().for_each(|entry| leaves(&entry.key, &entry.node, "", redactor, &mut settings));
     }
-    let others =
-        [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants, &trees.limits, &trees.models, &trees.mcp];
-    let files = others.into_iter().flatten().map(|tree| {
-        let mut out = String::new();
-        tree.entries()
-            .iter()
-            .for_each(|e| Printer { out: &mut out, origins: false, redactor }.member(&e.key, &e.node, "", 0));
-        (file(&tree.place), out)
-    });
-    PrintedConfig { files: files.collect(), settings }
+    PrintedConfig { files: files(configuration, redactor), settings }
 }
 
 fn leaves(key: &str, node: &Node, path: &str, redactor: &Redactor, settings: &mut Vec<PrintedSetting>) {

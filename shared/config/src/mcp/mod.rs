@@ -10,7 +10,7 @@ use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value};
 use crate::mcp::lock::{McpDefinition, McpPins};
 use crate::tools::SecretRef;
-use crate::tools::read::{Tools, default_id};
+use crate::tools::read::{EFFECTS, TIMEOUT_MS_MAX, Tools, default_id};
 use crate::tools::templates;
 use crate::tools::{effect_key, http};
 use tickfleet_model::{Effect, EffectKey, limits, suggest};
@@ -18,8 +18,6 @@ use tickfleet_model::{Effect, EffectKey, limits, suggest};
 /// In characters. The names of the server's tools begin with the server's name.
 const SERVER_NAME_MAX: usize = 32;
 const OTHERS_KEY: &str = "mcpServers";
-/// Longer work should be a task.
-const TIMEOUT_MS_MAX: i128 = 3_600_000;
 const HEADERS_REFUSED: [&str; 9] = [
     "accept",
     "connection",
@@ -226,8 +224,6 @@ impl ImportChoice<'_> {
 }
 
 fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, ImportChoice<'a>)> {
-    const EFFECTS: [(&str, Effect); 3] =
-        [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
     let mut s = cursor.section();
     let secrets = s.optional("secrets").map(|c| http::secrets(&c)).unwrap_or_default();
     let transport = transport(cursor, &mut s, &secrets);

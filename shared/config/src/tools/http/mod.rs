@@ -62,21 +62,21 @@ fn base_url(cursor: &Cursor<'_>) -> Option<String> {
 }
 
 pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
-    let mut secrets = BTreeMap::new();
-    for (name, _, secret) in cursor.members() {
-        let mut s = secret.section();
-        let env = s.optional("env").and_then(|c| reference(&c)).map(SecretRef::Env);
-        let file = s.optional("file").and_then(|c| reference(&c)).map(SecretRef::File);
-        s.close();
-        if secret.node.entries().len() != 1 && matches!(secret.node.value, Value::Mapping(_)) {
-            secret.refuse("exactly one of env, file: where the secret comes from");
-        }
-        secrets.extend(env.or(file).map(|secret| (name.to_owned(), secret)));
-    }
-    secrets
+    cursor.members().iter().filter_map(|(name, _, c)| Some(((*name).to_owned(), secret(c)?))).collect()
 }
 
-pub(crate) fn reference(cursor: &Cursor<'_>) -> Option<String> {
+pub(crate) fn secret(cursor: &Cursor<'_>) -> Option<SecretRef> {
+    let mut s = cursor.section();
+    let env = s.optional("env").and_then(|c| reference(&c)).map(SecretRef::Env);
+    let file = s.optional("file").and_then(|c| reference(&c)).map(SecretRef::File);
+    s.close();
+    if cursor.node.entries().len() != 1 && matches!(cursor.node.value, Value::Mapping(_)) {
+        cursor.refuse("exactly one of env, file: where the secret comes from");
+    }
+    env.or(file)
+}
+
+fn reference(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     if text.replace(TENANT, "").contains(['{', '}']) {
         cursor.refuse(format!("no braces but {TENANT}, which stands for the calling tenant"));
