@@ -1,6 +1,9 @@
 //! The table of all metrics. The page `docs/reference/metrics.md` is generated from this table.
 
-use super::labels::{self, RELOADS, STREAMS, VERBS};
+use super::labels::{
+    self, ApprovalEvent, BreakerEvent, CachedRead, Decision, LimitAction, LoopAction, NotificationResult, RELOADS,
+    RuleAction, STREAMS, VERBS, WorkStage,
+};
 
 /// Prefix of every metric except `process_*`.
 pub(super) const PREFIX: &str = "tickfleet_";
@@ -74,25 +77,25 @@ const TOOLS: LabelValues = Bounded("tools of the configuration, at most 500, and
 catalogue! {
     INBOUND_ENTRIES = "inbound_entries_total", Counter, Schedulers, ["stream": Words(|| STREAMS.to_vec())],
         "Entries read from the inbound streams. An entry that is read again after a crash counts again.";
-    TURNS_ADMITTED = "turns_admitted_total", Counter, Schedulers, ["decision": Words(labels::decisions)],
+    TURNS_ADMITTED = "turns_admitted_total", Counter, Schedulers, ["decision": Words(Decision::words)],
         "Turns by admission decision. Each turn counts once, whatever happens to it later.";
     LIMITS_REACHED = "limits_reached_total", Counter, Everyone,
-        ["limit": Bounded("limits of `limits.yaml`"), "action": Words(|| labels::LIMIT_ACTIONS.to_vec())],
+        ["limit": Bounded("limits of `limits.yaml`"), "action": Words(LimitAction::words)],
         "Turns that waited for a limit, calls that it rejected, and turns that it would have held up in shadow mode, \
          by limit. Workers count tasks whose token or money budget is short.";
     RULE_DENIALS = "rule_denials_total", Counter, Workers,
-        ["rule": Bounded("rules as `details.rule` names them, at most 200, and `other`"), "action": Words(|| labels::RULE_ACTIONS.to_vec())],
+        ["rule": Bounded("rules as `details.rule` names them, at most 200, and `other`"), "action": Words(RuleAction::words)],
         "Calls that a rule or a fact condition denied (deny), could not evaluate and denied (undecided), or would \
          have denied in shadow mode (shadow), by rule.";
-    APPROVALS = "approvals_total", Counter, Workers, ["event": Words(|| labels::APPROVAL_EVENTS.to_vec())],
+    APPROVALS = "approvals_total", Counter, Workers, ["event": Words(ApprovalEvent::words)],
         "Approvals by event. approved: the call continued. expired: no decision in time. not_narrowed: the changed \
          arguments are invalid. not_asked: no approver can be asked.";
-    APPROVAL_NOTIFICATIONS = "approval_notifications_total", Counter, Exporters, ["result": Words(|| labels::NOTIFICATION_RESULTS.to_vec())],
+    APPROVAL_NOTIFICATIONS = "approval_notifications_total", Counter, Exporters, ["result": Words(NotificationResult::words)],
         "Notifications of `tickfleet approvals notify`: accepted by the receiver (taken), failed and retried \
          (failed), or dropped, because none was accepted in time or the event was trimmed (given_up).";
-    READS_CACHED = "reads_cached_total", Counter, Workers, ["result": Words(|| labels::CACHED_READS.to_vec())],
+    READS_CACHED = "reads_cached_total", Counter, Workers, ["result": Words(CachedRead::words)],
         "Calls of tools with `cache`: answered from the cache (hit) or run (miss).";
-    REPEATED_CALLS = "repeated_calls_total", Counter, Workers, ["action": Words(|| labels::LOOP_ACTIONS.to_vec())],
+    REPEATED_CALLS = "repeated_calls_total", Counter, Workers, ["action": Words(LoopAction::words)],
         "Repeated equal calls that were detected (`loops`), by action: the agent was warned, or the call was denied.";
     FACT_WAITS = "fact_waits_total", Counter, Workers, [],
         "Waits of a call, without a slot, for another call of its session that can change its facts.";
@@ -133,12 +136,12 @@ catalogue! {
         "Delay of the throttle queue that was released latest, the maximum of about the last 30 s.";
     TICK_DURATION = "tick_duration_seconds", Histogram(&TICK_SECONDS), Schedulers, [],
         "Duration of one round of the tick, which releases throttle queues and due retries.";
-    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(labels::work_stages)],
+    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(WorkStage::words)],
         "Waiting and running work of all shards, read from Redis at each scrape. Every scheduler reports the whole \
          fleet: take the maximum, not the sum. Absent while Redis does not answer. Counts entries for inbound and \
          dead, slices for ready, suspect and running, turns for parked_capped, delayed and approval. ready includes \
          turns that wait for their tenant's share of the slots.";
-    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(labels::work_stages)],
+    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(WorkStage::words)],
         "Age of the oldest entry, slice or turn in a state, 0 if there is none. running counts from dispatch, \
          parked_capped from admission and from a sample.";
     SCHEDULE_TO_START = "schedule_to_start_seconds", Histogram(&WAIT_SECONDS), Workers, [],
@@ -153,7 +156,7 @@ catalogue! {
     RETRIES = "retries_total", Counter, Everyone, ["reason": Words(|| labels::RETRIES.to_vec())],
         "Failed attempts that are retried.";
     TOOL_BREAKER = "tool_breaker_total", Counter, Workers,
-        ["tool": TOOLS, "event": Words(labels::breaker_events)],
+        ["tool": TOOLS, "event": Words(BreakerEvent::words)],
         "Events of circuit breakers of tools (`worker.breaker_failures`): opened, a call waited, one call probed the \
          tool (tried), closed, or a call ended after its longest wait (gave_up).";
     TOOL_BREAKERS_OPEN = "tool_breakers_open", Gauge, Workers, [],

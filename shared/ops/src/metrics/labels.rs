@@ -5,224 +5,91 @@ use std::sync::LazyLock;
 use tickfleet_model::{Outcome, RejectionCode};
 use tickfleet_store::Refusal;
 
-pub(crate) fn refusals() -> Vec<&'static str> {
-    Refusal::ALL.map(Refusal::as_str).to_vec()
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Decision {
-    Dispatched,
-    Queued,
-    Capped,
-    Duplicate,
-    Conflict,
-    Rejected,
-}
-
-impl Decision {
-    pub const ALL: [Self; 6] =
-        [Self::Dispatched, Self::Queued, Self::Capped, Self::Duplicate, Self::Conflict, Self::Rejected];
-
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Dispatched => "dispatched",
-            Self::Queued => "queued",
-            Self::Capped => "capped",
-            Self::Duplicate => "duplicate",
-            Self::Conflict => "conflict",
-            Self::Rejected => "rejected",
+macro_rules! labels {
+    ($($name:ident { $($(#[$meta:meta])* $variant:ident = $text:literal,)+ })+) => {$(
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name {
+            $($(#[$meta])* $variant,)+
         }
-    }
-}
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LimitAction {
-    Wait,
-    Reject,
-    Shadow,
-}
+        impl $name {
+            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
 
-pub(crate) const LIMIT_ACTIONS: [&str; 3] = ["wait", "reject", "shadow"];
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
 
-impl LimitAction {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Wait => "wait",
-            Self::Reject => "reject",
-            Self::Shadow => "shadow",
+            pub(super) fn words() -> Vec<&'static str> {
+                Self::ALL.map(Self::as_str).to_vec()
+            }
         }
-    }
+    )+};
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RuleAction {
-    Deny,
-    Undecided,
-    Shadow,
+labels! {
+    Decision {
+        Dispatched = "dispatched",
+        Queued = "queued",
+        Capped = "capped",
+        Duplicate = "duplicate",
+        Conflict = "conflict",
+        Rejected = "rejected",
+    }
+    LimitAction {
+        Wait = "wait",
+        Reject = "reject",
+        Shadow = "shadow",
+    }
+    RuleAction {
+        Deny = "deny",
+        Undecided = "undecided",
+        Shadow = "shadow",
+    }
+    ApprovalEvent {
+        Asked = "asked",
+        Approved = "approved",
+        Denied = "denied",
+        Expired = "expired",
+        Narrowed = "not_narrowed",
+        NotAsked = "not_asked",
+    }
+    CachedRead {
+        Hit = "hit",
+        Miss = "miss",
+    }
+    NotificationResult {
+        Taken = "taken",
+        Failed = "failed",
+        GivenUp = "given_up",
+    }
+    LoopAction {
+        Warned = "warned",
+        Denied = "denied",
+    }
+    BreakerEvent {
+        Opened = "opened",
+        Waited = "waited",
+        Tried = "tried",
+        Closed = "closed",
+        GaveUp = "gave_up",
+    }
+    WorkStage {
+        Inbound = "inbound",
+        Ready = "ready",
+        /// An earlier holder died. The work waits for a slot for suspects.
+        Suspect = "suspect",
+        ParkedCapped = "parked_capped",
+        Delayed = "delayed",
+        Approval = "approval",
+        Running = "running",
+        Dead = "dead",
+    }
 }
 
 pub(super) const VERDICTS: [&str; 3] = ["happened", "not_happened", "unknown"];
-
-pub(crate) const RULE_ACTIONS: [&str; 3] = ["deny", "undecided", "shadow"];
-
-impl RuleAction {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Deny => "deny",
-            Self::Undecided => "undecided",
-            Self::Shadow => "shadow",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ApprovalEvent {
-    Asked,
-    Approved,
-    Denied,
-    Expired,
-    Narrowed,
-    NotAsked,
-}
-
-pub(crate) const APPROVAL_EVENTS: [&str; 6] = ["asked", "approved", "denied", "expired", "not_narrowed", "not_asked"];
-
-impl ApprovalEvent {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Asked => "asked",
-            Self::Approved => "approved",
-            Self::Denied => "denied",
-            Self::Expired => "expired",
-            Self::Narrowed => "not_narrowed",
-            Self::NotAsked => "not_asked",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CachedRead {
-    Hit,
-    Miss,
-}
-
-pub(crate) const CACHED_READS: [&str; 2] = ["hit", "miss"];
-
-impl CachedRead {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hit => "hit",
-            Self::Miss => "miss",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotificationResult {
-    Taken,
-    Failed,
-    GivenUp,
-}
-
-pub(crate) const NOTIFICATION_RESULTS: [&str; 3] = ["taken", "failed", "given_up"];
-
-impl NotificationResult {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Taken => "taken",
-            Self::Failed => "failed",
-            Self::GivenUp => "given_up",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoopAction {
-    Warned,
-    Denied,
-}
-
-pub(crate) const LOOP_ACTIONS: [&str; 2] = ["warned", "denied"];
-
-impl LoopAction {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Warned => "warned",
-            Self::Denied => "denied",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BreakerEvent {
-    Opened,
-    Waited,
-    Tried,
-    Closed,
-    GaveUp,
-}
-
-impl BreakerEvent {
-    pub const ALL: [Self; 5] = [Self::Opened, Self::Waited, Self::Tried, Self::Closed, Self::GaveUp];
-
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Opened => "opened",
-            Self::Waited => "waited",
-            Self::Tried => "tried",
-            Self::Closed => "closed",
-            Self::GaveUp => "gave_up",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum WorkStage {
-    Inbound,
-    Ready,
-    /// An earlier holder died. The work waits for a slot for suspects.
-    Suspect,
-    ParkedCapped,
-    Delayed,
-    Approval,
-    Running,
-    Dead,
-}
-
-impl WorkStage {
-    pub const ALL: [Self; 8] = [
-        Self::Inbound,
-        Self::Ready,
-        Self::Suspect,
-        Self::ParkedCapped,
-        Self::Delayed,
-        Self::Approval,
-        Self::Running,
-        Self::Dead,
-    ];
-
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbound => "inbound",
-            Self::Ready => "ready",
-            Self::Suspect => "suspect",
-            Self::ParkedCapped => "parked_capped",
-            Self::Delayed => "delayed",
-            Self::Approval => "approval",
-            Self::Running => "running",
-            Self::Dead => "dead",
-        }
-    }
-}
 
 pub(crate) const OTHER: &str = "other";
 
@@ -321,20 +188,12 @@ pub(super) fn rejections() -> Vec<&'static str> {
     RejectionCode::WORDS.into_iter().chain([OTHER]).collect()
 }
 
-pub(super) fn decisions() -> Vec<&'static str> {
-    Decision::ALL.map(Decision::as_str).to_vec()
-}
-
-pub(super) fn work_stages() -> Vec<&'static str> {
-    WorkStage::ALL.map(WorkStage::as_str).to_vec()
+pub(super) fn refusals() -> Vec<&'static str> {
+    Refusal::ALL.map(Refusal::as_str).to_vec()
 }
 
 pub(super) fn outcomes() -> Vec<&'static str> {
     Outcome::ALL.map(Outcome::as_str).to_vec()
-}
-
-pub(super) fn breaker_events() -> Vec<&'static str> {
-    BreakerEvent::ALL.map(BreakerEvent::as_str).to_vec()
 }
 
 #[cfg(test)]
