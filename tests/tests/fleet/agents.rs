@@ -235,6 +235,27 @@ async fn an_unavailable_model_is_retried_and_an_auth_error_ends_the_task() {
 }
 
 #[tokio::test]
+async fn a_task_continues_with_the_next_model_in_the_same_attempt() {
+    let first = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
+        0 => ModelReply::call("echo", json!({"text": "hi"})),
+        _ => ModelReply::Status(503, 0),
+    })
+    .await;
+    let second = ScriptedModel::start(|_: &ModelRequest| ModelReply::words("Done by the second.")).await;
+    let def = LlmDef { models: ["default", "second"].map(String::from).into(), ..LlmDef::of_system("You are kelly.") };
+    let mut plan = plan(&first, vec![]);
+    plan.handlers.insert(AgentId::new("kelly").unwrap(), TaskHandlerDef::Llm(Box::new(def)));
+    plan.models.extend(second.models().into_values().map(|model| ("second".to_owned(), model)));
+    let mut fleet = Fleet::start(plan).await;
+    enqueue(&fleet, task("job", "kelly", "Go on.")).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["output"]["answer"], "Done by the second.", "{reply}");
+    assert_eq!((&result(&reply)["attempts"], first.asked(), second.asked()), (&json!(1), 2, 1), "{reply}");
+    assert_eq!(second.seen()[0].results(), [r#"{"text":"hi"}"#]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
 async fn waiting_for_a_paused_model_uses_no_attempt() {
     let turned_away = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |_: &ModelRequest| match turned_away.fetch_add(1, Ordering::SeqCst) {

@@ -15,6 +15,6 @@ pub use error::{FailureClass, ModelError, ModelFailure};
 pub use message::{
     ChatMessage, InvalidRequest, ModelAnswer, ModelRequest, StopReason, TokenUsage, ToolCall, ToolDefinition,
 };
-pub use model_chain::{ModelChain, ModelChainError, ProviderAnswer};
+pub use model_chain::{ModelChain, ModelChainError};
 pub use provider::{Provider, ProviderSettings};
 pub use wire::ProviderApi;

@@ -6,14 +6,6 @@ use crate::error::{FailureClass, ModelError, ModelFailure};
 use crate::message::{InvalidRequest, ModelAnswer, ModelRequest};
 use crate::provider::Provider;
 
-#[derive(Debug)]
-pub struct ProviderAnswer {
-    pub provider: String,
-    pub answer: ModelAnswer,
-    /// Failures of the providers that were asked before.
-    pub failed: Vec<ModelError>,
-}
-
 /// In the order in which providers are asked. Clones of an `Arc` share the provider's breaker.
 #[derive(Debug, Clone)]
 pub struct ModelChain(Vec<Arc<Provider>>);
@@ -62,19 +54,6 @@ impl ModelChain {
     #[must_use]
     pub fn new(providers: Vec<Arc<Provider>>) -> Self {
         Self(providers)
-    }
-
-    /// Skips paused providers.
-    pub async fn ask(&self, request: &ModelRequest) -> Result<ProviderAnswer, ModelChainError> {
-        request.check()?;
-        let mut failed = Vec::new();
-        for provider in &self.0 {
-            match ask(provider, request).await {
-                Ok(answer) => return Ok(ProviderAnswer { provider: provider.name().to_owned(), answer, failed }),
-                Err(error) => failed.push(error),
-            }
-        }
-        Err(ModelChainError::All(failed))
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
