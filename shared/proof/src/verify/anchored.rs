@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ChainVerdict, Finding, FindingKind, FoundSeal, Verifier};
 use crate::anchor::Anchor;
-use crate::seal::{ChainName, decode_hash, encode};
+use crate::seal::{ChainName, decode_hash, encode, is_signed};
 
 impl Verifier {
     /// Without an expected fleet and without signed seals, the fleet is unknown, and the anchors of all fleets are
@@ -21,8 +21,7 @@ impl Verifier {
         let mut foreign = 0_u64;
         for anchor in anchors.iter().filter(|anchor| until_ms.is_none_or(|until| anchor.sealed_ms <= until)) {
             let trusted = self.trusted.get(&anchor.key_id).unwrap_or(&anchor.public_key);
-            let signed =
-                decode_hash(&anchor.head).is_ok_and(|head| (self.is_signed)(trusted, &head, &anchor.signature));
+            let signed = decode_hash(&anchor.head).is_ok_and(|head| is_signed(trusted, &head, &anchor.signature));
             if !fleets.is_empty() && !fleets.contains(&anchor.fleet) {
                 foreign += 1;
             } else if signed {

@@ -82,13 +82,9 @@ struct FoundSeal {
     signed: bool,
 }
 
-/// Public key, head and signature.
-pub type SignatureCheck = Box<dyn Fn(&str, &Hash, &str) -> bool>;
-
 pub struct Verifier {
     /// By key ID.
     trusted: BTreeMap<String, String>,
-    is_signed: SignatureCheck,
     expected: Expected,
     header: Option<Header>,
     parts: Vec<Part>,
@@ -113,7 +109,6 @@ impl Verifier {
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
             trusted,
-            is_signed: Box::new(is_signed),
             expected: Expected::default(),
             header: None,
             parts: Vec::new(),
@@ -129,12 +124,6 @@ impl Verifier {
             verdict: ExportVerdict::default(),
             lines: 0,
         }
-    }
-
-    #[must_use]
-    pub fn checking_by(mut self, is_signed: SignatureCheck) -> Self {
-        self.is_signed = is_signed;
-        self
     }
 
     #[must_use]
@@ -233,7 +222,7 @@ impl Verifier {
         let named = || self.header.as_ref().and_then(|header| header.keys.get(&body.key_id));
         let key = self.trusted.get(&body.key_id);
         let what = match key.or_else(|| named().filter(|_| self.trusted.is_empty())) {
-            Some(key) if (self.is_signed)(key, head, signature) => {
+            Some(key) if is_signed(key, head, signature) => {
                 if self.trusted.is_empty() {
                     *self.by_untrusted.entry(body.key_id.clone()).or_default() += 1;
                 }
