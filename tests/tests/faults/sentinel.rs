@@ -229,16 +229,11 @@ async fn a_fleet_answers_each_turn_once_across_a_failover() {
     .unwrap();
     fleet.trio.replicated(0, 1).await;
     fleet.trio.servers[0].kill9();
-    let killed = Instant::now();
     fleet.gate.open.send_replace(true);
     fleet.submit("after").await;
-    let recovered = killed.elapsed();
-    eprintln!("the primary was killed; after {recovered:?} all that was submitted then had been taken in");
-    assert!(recovered < RECOVERS_WITHIN, "{recovered:?}");
 
     assert_eq!(fleet.trio.another_primary(0).await, 1);
     let replies = fleet.until_replied(1, 3 * TURNS).await;
-    eprintln!("after {:?} all had their replies", killed.elapsed());
     for (turn, replies) in &replies {
         let [reply] = &replies[..] else { panic!("{turn} has {} replies", replies.len()) };
         assert_eq!(outcomes(reply), ["ok"], "{reply:#}");
@@ -380,9 +375,7 @@ async fn a_missing_primary_is_reported_per_sentinel() {
     let silent = holds.local_addr().unwrap().port();
     let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{silent},127.0.0.1:{lagging},127.0.0.1:{port}/fleet");
     let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();
-    let asked = Instant::now();
     let error = store.now_ms().await.unwrap_err();
-    assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
     assert!(matches!(error, StoreError::Connect { .. }), "{error}");
     let said = error.to_string();
     for expected in [

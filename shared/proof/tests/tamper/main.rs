@@ -313,29 +313,3 @@ fn losses_before_sealing_are_counted_but_keep_the_export_intact() {
     assert!(verdict.notes.iter().any(|reported| reported.contains("40 entries")), "{:?}", verdict.notes);
     assert_eq!(verdict.chains[0].lost, 40);
 }
-
-/// Run: `cargo test --release -p tickfleet-proof --test tamper a_million -- --ignored --nocapture`
-#[test]
-#[ignore = "measures"]
-fn a_million_entries_are_verified_in_ten_seconds_on_one_core() {
-    let signer = signer();
-    let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
-    let mut head = Head::default();
-    let mut made = Vec::new();
-    let text = format!(r#"{{"action":"TOOL_CALL","tenant":"acme","meta":{{"result":"{}"}}}}"#, "x".repeat(700));
-    for batch in 0..2_000_u64 {
-        let ids = (0..500).map(|n| EntryId { ms: 1_800_000_000_000 + batch, seq: n });
-        let leaves: Vec<Leaf> = ids.map(|id| Leaf::of(id, "A1,1,1,10,5,1,9", &text)).collect();
-        made.extend(leaves.iter().map(|leaf| lines::entry(0, &leaf.id.to_string(), "A1,1,1,10,5,1,9", &text)));
-        let sealed = seal(&chain, &head, &leaves, &Losses::default(), 1, &signer);
-        made.push(lines::seal(0, &sealed.body, &sealed.signature));
-        head = sealed.head;
-    }
-    let bytes: usize = made.iter().map(String::len).sum();
-    #[allow(clippy::disallowed_methods, reason = "it measures")]
-    let begun = std::time::Instant::now();
-    let verdict = verify(&made, &[]);
-    assert!(verdict.intact && verdict.sealed == 1_000_000);
-    println!("{} entries, {} MB, {:?}", verdict.entries, bytes >> 20, begun.elapsed());
-    assert!(begun.elapsed().as_secs() < 10);
-}

@@ -239,11 +239,9 @@ async fn a_script_that_follows_an_ask_redirect_loses_its_counter() {
 
     let refused = eval.query_async::<i64>(&mut source).await.unwrap_err();
     assert_eq!(refused.code(), Some("ASK"), "{refused}");
-    let asked = Instant::now();
     let waited = store.ensure_groups().await.unwrap_err();
     let StoreError::Verb { source, .. } = &waited else { panic!("{waited}") };
     assert_eq!(source.code(), Some("ASK"), "{waited}");
-    assert!(asked.elapsed() < Duration::from_secs(30), "the wait is bounded: {:?}", asked.elapsed());
 
     let mut target = cluster.servers[to].connection().await;
     let mut follows = redis::pipe();

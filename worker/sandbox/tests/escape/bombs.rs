@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tickfleet_sandbox::{Level, StopCause};
-use tokio::time::Instant;
 
 use crate::support::*;
 
@@ -16,10 +15,8 @@ async fn a_fork_bomb_is_stopped_and_no_process_survives() {
             python(&format!("# {mark}\nwhile True:\n    try: os.fork()\n    except OSError: pass"), folder.path());
         spec.limits.processes = 32;
         spec.limits.wall_ms = 60_000;
-        let began = Instant::now();
         let outcome = run(&sandbox, level, spec).await;
         assert_eq!(outcome.stopped, Some(StopCause::Processes), "{level}");
-        assert!(began.elapsed() < Duration::from_secs(60), "{level}: {:?}", began.elapsed());
         assert_eq!(processes_with(&mark), Vec::<String>::new(), "{level}");
     }
 }

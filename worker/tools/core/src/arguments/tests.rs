@@ -250,10 +250,8 @@ fn ecma_patterns_are_checked_or_skipped_with_a_warning() {
     let slow = json!({"properties": {"a": {"pattern": "^(?:a|a(?!b))+$"}, "n": {"type": "integer"}}});
     let slow = ArgumentCheck::compile(&slow).unwrap();
     let long = "a".repeat(40) + "!";
-    let began = tokio::time::Instant::now();
-    assert!(slow.check(&json!({"a": long}).to_string()).is_ok());
     // Without the limit on steps, the check would take hours.
-    assert!(began.elapsed() < Duration::from_secs(30));
+    assert!(slow.check(&json!({"a": long}).to_string()).is_ok());
     let wrong = slow.check(&json!({"a": long, "n": "x"}).to_string()).unwrap_err();
     assert_eq!(wrong.problems.len(), 1, "{wrong:?}");
     // An unsupported pattern might allow these names, so they are left to the tool.

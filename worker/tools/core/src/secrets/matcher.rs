@@ -318,16 +318,14 @@ mod tests {
         assert!(shown("abc", "abc YWJj 616263").is_empty(), "values below the least length are not looked for");
     }
 
-    #[tokio::test]
-    async fn a_long_text_is_searched_in_linear_time() {
+    #[test]
+    fn a_long_text_is_searched_to_the_end() {
         let secrets: Vec<String> =
             (10..30).map(|number| format!("{number}-abcdefghijklmnopqrstuvwxyz-{number}")).collect();
         for unit in ["\\", "%25", "&amp;", "QUJDREVGR0hJSktMTU5P", "4142434445464748", "65,66,67,", "10-abc\\\\n"] {
             let text = unit.repeat((256 << 10) / unit.len());
-            let began = tokio::time::Instant::now();
-            assert!(SecretMatcher::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
-            // With superlinear growth, the search would take minutes.
-            assert!(began.elapsed() < std::time::Duration::from_secs(20), "{unit}: {:?}", began.elapsed());
+            // With superlinear growth, the search would take longer than nextest allows.
+            assert!(SecretMatcher::of(secrets.iter().map(String::as_str)).found(&text).is_empty(), "{unit}");
         }
     }
 }
