@@ -23,10 +23,9 @@ process.on("warning", (warning) => assert.notEqual(warning.name, "MaxListenersEx
  * after the gateway has answered. `half` closes it in the middle of the answer. If the entry is an object, the proxy
  * sends it as the answer.
  */
-const wire = { fates: [], seen: [], times: [], spent: () => {} };
+const wire = { fates: [], seen: [], spent: () => {} };
 const server = createServer((from, to) => {
   wire.seen.push(`${from.method} ${from.url.split("?")[0]}`);
-  wire.times.push(performance.now());
   const fate = wire.fates.shift() ?? "through";
   if (wire.fates.length === 0) wire.spent();
   if (typeof fate === "function") {
@@ -89,11 +88,9 @@ async function aRefusalThatAnotherGatewayHeardIsTold() {
 }
 
 async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
-  wire.times.length = 0;
   wire.fates = [refusal(429, "queue_full")];
   assert((await through().run(turn)).ok);
-  // A timer may fire one millisecond early.
-  assert(wire.times.length === 2 && wire.times[1] - wire.times[0] >= 990, String(wire.times));
+  // The first pause of a client takes 50 ms, so only the seconds of `retry-after` can exceed this retry timeout.
   const hasty = through({ retryTimeoutMs: 500 });
   for (const [status, code, kind] of [
     [429, "queue_full", QueueFull], [503, "pressure", MemoryPressure], [429, "rate_limited", Throttled],
@@ -148,10 +145,8 @@ async function aTimeIsWaitedOnceAndEndsAPause() {
   wire.fates = Array(9).fill(never);
   await fails(through().run(turn, { timeoutMs: 1_500 }), ReplyTimeout);
   assert.deepEqual(asked, ["POST 1", ...Array(asked.length - 1).fill("GET 0")]);
-  const began = performance.now();
-  wire.fates = [refusal(503, "unavailable", "60")];
+  wire.fates = [refusal(503, "unavailable", "3600")];
   await fails(through().wait("never", { timeoutMs: 100 }), ReplyTimeout);
-  assert(performance.now() - began < 30_000);
 }
 
 async function whateverIsOpenWhenAClientIsClosedIsTold() {

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -51,7 +50,6 @@ class Wire:
     def __init__(self) -> None:
         self.fates: list[Fate] = []
         self.seen: list[str] = []
-        self.times: list[float] = []
         self.spent = asyncio.Event()
         self.serving: set[Any] = set()
 
@@ -76,7 +74,6 @@ class Wire:
             length = next((line.split(":")[1] for line in head.lower().split("\r\n") if line.startswith("content-length:")), "0")
             body = await reader.readexactly(int(length))
             self.seen.append(" ".join(head.split(" ", 2)[:2]))
-            self.times.append(time.monotonic())
             fate = self.fates.pop(0) if self.fates else "through"
             if not self.fates:
                 self.spent.set()
@@ -159,7 +156,7 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
     async with wire.fleet() as fleet:
         wire.fates = [refusal(429, "queue_full")]
         assert (await fleet.run("kelly", calls=ECHO)).ok
-    assert len(wire.times) == 2 and wire.times[1] - wire.times[0] >= 1.0, wire.times
+    # The first pause of a client takes 0.05 s, so only the seconds of `retry-after` can exceed this retry timeout.
     async with wire.fleet(retry_timeout=0.5) as hasty:
         for status, code, kind in (
             (429, "queue_full", QueueFull),
@@ -201,18 +198,16 @@ async def what_waits_outlasts_trouble_and_keeps_to_its_time(wire: Wire) -> None:
 
 
 async def whatever_is_open_when_a_client_is_closed_is_told(wire: Wire) -> None:
-    async with wire.fleet(retry_timeout=300) as fleet:
-        wire.fates = [refusal(503, "unavailable", "60")]
+    async with wire.fleet(retry_timeout=100_000) as fleet:
+        wire.fates = [refusal(503, "unavailable", "3600")]
         open_works: list[Any] = [asyncio.ensure_future(fleet.submit("kelly", calls=ECHO))]
         await wire.spent.wait()
         works: list[Any] = [fleet.run("kelly", calls=ECHO), fleet.tools("kelly"), fleet.wait("t"), anext(fleet.follow("t"))]
         wire.fates, wire.spent = ["hang"] * len(works), asyncio.Event()
         open_works += [asyncio.ensure_future(work) for work in works]
         await wire.spent.wait()
-        began = time.monotonic()
     for work in [*open_works, fleet.run("kelly", calls=ECHO), anext(fleet.follow("t"))]:
         await raises(FleetError, work, code="closed")
-    assert time.monotonic() - began < 30
 
 
 async def events_are_those_of_redis_and_go_on_where_the_wire_was_cut(wire: Wire) -> None:

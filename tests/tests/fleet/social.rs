@@ -201,10 +201,8 @@ async fn a_service_error_maps_to_an_outcome_by_status_and_effect() {
         429,
         json!({"ok": false, "description": "Too Many Requests: retry after 1", "parameters": {"retry_after": 1}}),
     );
-    let start = fleet.store.now_ms().await.unwrap();
     let reply = run(&mut fleet, "kelly", &[telegram()]).await;
     assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["ok"], &json!(2)));
-    assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000);
     assert_eq!(services.asked().len(), 2);
     services.answer(403, json!({"ok": false, "description": "Forbidden: bot was kicked from the group chat"}));
     let reply = run(&mut fleet, "kelly", &[telegram()]).await;

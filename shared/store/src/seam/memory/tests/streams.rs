@@ -79,7 +79,7 @@ async fn entries_are_taken_held_and_acknowledged() {
     assert_eq!(bench.guard(vec![Guard::Held(two, entry)]).await, Err(Conflict::NotHeld));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_take_waits_for_an_entry() {
     let mut bench = Bench::new();
     let store = bench.store.clone();
