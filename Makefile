@@ -36,17 +36,15 @@ test: prepare ## Run the tests; long ones only if what they judge has changed (.
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
 
-# The target `kills` ends when it has killed KILLS primaries of a cluster, and ignores SECONDS. BINARY is the tickfleet
-# program to test, such as target/release/tickfleet. FAULTS is a comma-separated list of faults to inject; by default,
-# all faults of the target.
+# BINARY is the tickfleet program to test, such as target/release/tickfleet. FAULTS is a comma-separated list of faults to
+# inject; by default, all faults of the target.
 CHAOS_single := one_redis_loses_and_duplicates_nothing_under_faults
 CHAOS_sentinel := durable_calls_keep_all_guarantees_behind_sentinels
 CHAOS_cluster := durable_calls_keep_all_guarantees_on_a_cluster
-CHAOS_kills := repeated_primary_losses_exceed_no_cap_and_duplicate_nothing
 CHAOS := $(CHAOS_$(or $(TARGET),single))
-chaos: ## Inject faults into real processes and check the ledgers; SECONDS=180 TARGET=single|sentinel|cluster|kills SEED=1 KILLS=200 BINARY= FAULTS=
-	@test -n "$(CHAOS)" || { echo "TARGET is single, sentinel, cluster or kills"; exit 2; }
-	TICKFLEET_CHAOS_SECONDS=$(or $(SECONDS),180) TICKFLEET_CHAOS_SEED=$(or $(SEED),1) TICKFLEET_CHAOS_KILLS=$(or $(KILLS),200) TICKFLEET_CHAOS_FAULTS="$(FAULTS)" TICKFLEET_TEST_BINARY=$(abspath $(BINARY)) cargo test -p tickfleet --test cli --locked -- chaos::$(CHAOS) --exact --nocapture --include-ignored
+chaos: ## Inject faults into real processes and check the ledgers; SECONDS=180 TARGET=single|sentinel|cluster SEED=1 BINARY= FAULTS=
+	@test -n "$(CHAOS)" || { echo "TARGET is single, sentinel or cluster"; exit 2; }
+	TICKFLEET_CHAOS_SECONDS=$(or $(SECONDS),180) TICKFLEET_CHAOS_SEED=$(or $(SEED),1) TICKFLEET_CHAOS_FAULTS="$(FAULTS)" TICKFLEET_TEST_BINARY=$(abspath $(BINARY)) cargo test -p tickfleet --test cli --locked -- chaos::$(CHAOS) --exact --nocapture --include-ignored
 
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint

@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::verdict::ToolRun;
 
 #[derive(Clone, Default)]
 pub struct ToolServer {
-    entries: Arc<Mutex<Vec<(Instant, ToolRun)>>>,
+    entries: Arc<Mutex<Vec<ToolRun>>>,
 }
 
 impl ToolServer {
@@ -33,18 +32,14 @@ impl ToolServer {
         let tool = body["tool"].as_str().unwrap();
         let turn = body["turn"].as_str().unwrap().to_owned();
         let run = ToolRun { agent, turn, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
-        ledger.entries.lock().unwrap().push((Instant::now(), run));
+        ledger.entries.lock().unwrap().push(run);
         // Leaves time to kill a worker between the effect and the response.
         tokio::time::sleep(Duration::from_millis(15)).await;
         Json(json!({"number": body["number"]}))
     }
 
     pub fn runs(&self) -> Vec<ToolRun> {
-        self.entries.lock().unwrap().iter().map(|(_, run)| run.clone()).collect()
-    }
-
-    pub fn times(&self) -> Vec<Instant> {
-        self.entries.lock().unwrap().iter().map(|(at, _)| *at).collect()
+        self.entries.lock().unwrap().clone()
     }
 }
 
