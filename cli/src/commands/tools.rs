@@ -9,7 +9,7 @@ use tickfleet_client::verbs::SwitchToolRequest;
 use tickfleet_config::units::format_duration;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
 use tickfleet_model::suggest::list as listed_names;
-use tickfleet_model::{AgentId, Dialect, TenantId, ToolSpec};
+use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
 use tickfleet_protocol::{Prompts, define, define_strict, dialect_info};
 use tickfleet_tools::{RegisteredTool, Registry};
 
