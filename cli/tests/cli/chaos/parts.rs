@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::verdict::ToolRun;
+use crate::support::serve::serve;
 
 #[derive(Clone, Default)]
 pub struct ToolServer {
@@ -21,10 +22,7 @@ impl ToolServer {
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        (ledger, address)
+        (ledger, serve(router).await)
     }
 
     async fn enter(State(ledger): State<Self>, Json(body): Json<Value>) -> Json<Value> {

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
 use crate::support::documents;
+use crate::support::files::short_folder;
 
 #[test]
 fn the_minimal_configuration_runs_and_dev_suggests_valid_commands() {
-    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let folder = short_folder();
     let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
     let snippets = Path::new(documents::REPOSITORY).join("docs/snippets/smallest");

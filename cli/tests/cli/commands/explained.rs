@@ -4,14 +4,8 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, tickfleet};
+use crate::support::binary::{DevFleet, submit, tickfleet};
 use crate::support::process::Process;
-
-const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
-
-fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    [&KELLY, more].concat()
-}
 
 #[tokio::test]
 async fn explain_reports_a_missing_scheduler_worker_or_runtime() {
@@ -19,7 +13,7 @@ async fn explain_reports_a_missing_scheduler_worker_or_runtime() {
     let folder = tempfile::tempdir().unwrap();
     let url = redis.url();
     let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
-    ask(&kellys(&["--call", "echo", "--turn-id", "early"])).exits(0);
+    ask(&submit(&["--call", "echo", "--turn-id", "early"])).exits(0);
     ask(&["explain", "demo:early"]).exits(0).says("no scheduler is alive");
     let scheduler = Process::start("scheduler", folder.path(), &url);
     let of = ["delegate", "--tenant", "atlas-ux", "--to", "archy", "Find out why", "--task-id", "why"];
@@ -54,10 +48,10 @@ async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     let redis = RedisServer::start().await;
     let mut at = redis.connection().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let minted = fleet.run(&kellys(&["--call", "echo {\"text\":\"one\"}", "--wait", "--json"])).exits(0).json();
+    let minted = fleet.run(&submit(&["--call", "echo {\"text\":\"one\"}", "--wait", "--json"])).exits(0).json();
     let minted = format!("demo:{}", minted["turn_id"].as_str().unwrap());
     noise(&mut at).await;
-    fleet.run(&kellys(&["--call", "echo", "--call", "nope", "--turn-id", "given", "--wait"])).exits(1);
+    fleet.run(&submit(&["--call", "echo", "--call", "nope", "--turn-id", "given", "--wait"])).exits(1);
     noise(&mut at).await;
     for (id, entries) in [(minted.as_str(), 1), ("demo:given", 2)] {
         let story = fleet.run(&["explain", id, "--json"]).exits(0).json();

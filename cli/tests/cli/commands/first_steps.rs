@@ -5,32 +5,23 @@ use std::path::Path;
 use serde_json::json;
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{CommandOutput, DevFleet, command, command_of, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, command_of, submit, tickfleet};
+use crate::support::files::short_folder;
 use crate::support::prometheus::free_port;
 use crate::support::python::interpreter;
 
-const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 const NOWHERE: &str = "redis://127.0.0.1:1/";
-
-fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    [&KELLY, more].concat()
-}
-
-/// The path is short, because the length of socket paths is limited.
-fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
-}
 
 #[tokio::test]
 async fn dev_prints_a_working_socket_or_the_requested_port() {
-    let folder = folder();
+    let folder = short_folder();
     let fleet = DevFleet::start_in(folder.path(), &["--redis"], &[]);
     let (_, url) = fleet.welcome.iter().find_map(|line| line.split_once("export REDIS_URL=")).unwrap();
     let url = url.trim_matches('\'').to_owned();
     let path = url.strip_prefix("unix://").unwrap_or_else(|| panic!("{url}"));
     assert!(fleet.welcome.iter().any(|line| line.trim() == format!("redis-cli -s {path}")), "{:?}", fleet.welcome);
     for url in [url.clone(), format!("redis+unix://{path}")] {
-        let asked = [&kellys(&["--call", "echo", "--wait"])[..], &["--redis-url", &url]].concat();
+        let asked = [&submit(&["--call", "echo", "--wait"])[..], &["--redis-url", &url]].concat();
         tickfleet(&asked).exits(0);
     }
     let port = free_port();
@@ -48,13 +39,13 @@ async fn dev_prints_a_working_socket_or_the_requested_port() {
     let by_port = DevFleet::start(&["--port", &asked, "--dir", dir]);
     let shown = format!("export REDIS_URL='redis://127.0.0.1:{port}/'");
     assert!(by_port.welcome.iter().any(|line| line.trim() == shown), "{:?}", by_port.welcome);
-    by_port.run(&kellys(&["--call", "echo", "--wait"])).exits(0);
+    by_port.run(&submit(&["--call", "echo", "--wait"])).exits(0);
     assert_eq!((fleet.stop(), by_port.stop()), (Some(0), Some(0)));
 }
 
 #[test]
 fn dev_replaces_the_socket_of_a_killed_dev_but_not_of_a_running_one() {
-    let folder = folder();
+    let folder = short_folder();
     let start = || DevFleet::start_in(folder.path(), &["--console", "0"], &[]);
     // Dropping the fleet kills the process, but leaves the socket file.
     drop(start());
@@ -64,13 +55,13 @@ fn dev_replaces_the_socket_of_a_killed_dev_but_not_of_a_running_one() {
     DevFleet::refused(&["--dir", dir.to_str().unwrap(), "--console", "0"])
         .exits(1)
         .prints_error("another tickfleet dev runs");
-    fleet.run(&kellys(&["--call", "echo", "--wait"])).exits(0);
+    fleet.run(&submit(&["--call", "echo", "--wait"])).exits(0);
     assert_eq!(fleet.stop(), Some(0));
 }
 
 #[test]
 fn dev_runs_without_redis_and_continues_with_its_data() {
-    let folder = folder();
+    let folder = short_folder();
     let variables = [("PATH", folder.path().to_str().unwrap())];
     let data = folder.path().join("state");
     let args = ["--data", data.to_str().unwrap(), "--console", "0"];
@@ -103,7 +94,7 @@ fn plainly(program: &Path, args: &[&str], folder: &Path) -> CommandOutput {
 
 #[test]
 fn init_writes_a_tool_and_an_agent_in_the_language_of_the_folder() {
-    let folder = folder();
+    let folder = short_folder();
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet"));
     let init = |args: &[&str]| plainly(program, &[&["init"], args].concat(), folder.path()).exits(0);
     std::fs::create_dir(folder.path().join("project")).unwrap();
@@ -123,7 +114,7 @@ fn init_writes_a_tool_and_an_agent_in_the_language_of_the_folder() {
 
 #[test]
 fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
-    let folder = folder();
+    let folder = short_folder();
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet"));
     plainly(program, &["init"], folder.path()).exits(0).says("dev --config fleet");
     plainly(program, &["init"], folder.path()).exits(2).prints_error("already exists: ./fleet/tickfleet.yaml");
@@ -159,7 +150,7 @@ fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
 
 #[test]
 fn commands_reach_an_in_memory_fleet_over_its_socket() {
-    let folder = folder();
+    let folder = short_folder();
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
     let socket = folder.path().canonicalize().unwrap().join(".tickfleet/dev.sock");
     let shown = format!("export REDIS_URL='tickfleet+unix://{}'", socket.display());
@@ -169,7 +160,7 @@ fn commands_reach_an_in_memory_fleet_over_its_socket() {
     CommandOutput::of(other.current_dir(folder.path()), "").exits(1).prints_error("another tickfleet dev runs in");
     fleet.run(&["dev"]).exits(2).prints_error("names another tickfleet dev: unset it");
 
-    let submit = |more: &[&str]| fleet.run(&kellys(&[&["--wait", "--json"], more].concat()));
+    let submit = |more: &[&str]| fleet.run(&submit(&[&["--wait", "--json"], more].concat()));
     let replied = submit(&["--turn-id", "one", "--call", "echo {\"text\":\"hi\"}"]).exits(0).json();
     assert_eq!(replied["results"][0]["output"]["text"], "hi", "{replied}");
     assert_eq!(fleet.run(&["reply", "demo:one", "--json"]).exits(0).json(), replied);
@@ -178,7 +169,7 @@ fn commands_reach_an_in_memory_fleet_over_its_socket() {
     fleet.run(&["audit", "search", "--tenant", "demo"]).exits(0).says("kelly called echo: ok");
     fleet.run(&["workers", "list"]).exits(0).says("works");
     fleet.run(&["pause", "demo", "kelly", "--by", "anna", "--reason", "a look"]).exits(0);
-    fleet.run(&kellys(&["--turn-id", "two", "--call", "echo"])).exits(0);
+    fleet.run(&submit(&["--turn-id", "two", "--call", "echo"])).exits(0);
     fleet.run(&["explain", "demo:two"]).exits(0).says("paused");
     fleet.run(&["cancel", "demo:two"]).exits(0);
 
@@ -219,7 +210,7 @@ async fn submit_accepts_provider_api_responses() {
 async fn a_reply_can_be_read_again_while_its_record_exists() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let heard = fleet.run(&kellys(&["--call", "echo {\"text\":\"hi\"}", "--turn-id", "order-1", "--wait", "--json"]));
+    let heard = fleet.run(&submit(&["--call", "echo {\"text\":\"hi\"}", "--turn-id", "order-1", "--wait", "--json"]));
     let again = fleet.run(&["reply", "demo:order-1", "--json"]).exits(0);
     assert_eq!(heard.exits(0).json(), again.json());
     fleet.run(&["reply", "demo", "order-1"]).exits(0).says("order-1/0");
@@ -231,7 +222,7 @@ async fn a_reply_can_be_read_again_while_its_record_exists() {
     let (_, json) = record.split_once('\n').unwrap();
     let raw: serde_json::Value = serde_json::from_str(json).unwrap();
     assert_eq!(raw["results"], again.json()["results"]);
-    fleet.run(&kellys(&["--call", "sleep {\"ms\":60000}", "--turn-id", "long"])).exits(0);
+    fleet.run(&submit(&["--call", "sleep {\"ms\":60000}", "--turn-id", "long"])).exits(0);
     while fleet.run(&["reply", "demo:long"]).exits(1).stderr.contains("has no record") {}
     fleet.run(&["reply", "demo:long"]).exits(1).prints_error("has not ended");
     fleet.run(&["reply", "demo:never"]).exits(1).prints_error("has no record");
@@ -246,16 +237,16 @@ async fn a_missing_or_misspelled_name_is_reported_with_a_fix() {
         let mut command = command(&[args, &["--config", conf]].concat());
         CommandOutput::of(command.current_dir(folder.path()), "")
     };
-    let away = here(&kellys(&["--call", "echo"])).exits(3);
+    let away = here(&submit(&["--call", "echo"])).exits(3);
     away.prints_error("REDIS_URL is not set").prints_error("tickfleet dev starts one");
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
     let socket = folder.path().canonicalize().unwrap().join(".tickfleet/dev.sock");
-    let away = here(&kellys(&["--call", "echo"])).exits(3);
+    let away = here(&submit(&["--call", "echo"])).exits(3);
     away.prints_error("A tickfleet dev runs here:");
     away.prints_error(&format!("export REDIS_URL='tickfleet+unix://{}'", socket.display()));
 
     let empty = RedisServer::start().await;
-    let unserved = tickfleet(&[&kellys(&["--call", "echo"])[..], &["--redis-url", &empty.url()]].concat()).exits(0);
+    let unserved = tickfleet(&[&submit(&["--call", "echo"])[..], &["--redis-url", &empty.url()]].concat()).exits(0);
     unserved.prints_error("No scheduler has ever run on");
 
     tickfleet(&["tools"]).exits(0).prints_error("This is the built-in configuration");
@@ -269,7 +260,7 @@ async fn a_missing_or_misspelled_name_is_reported_with_a_fix() {
 
 #[test]
 fn a_failing_mcp_server_is_reported_with_its_error_output() {
-    let folder = folder();
+    let folder = short_folder();
     let servers = "servers:\n  broken: {command: sh, args: [-c, 'echo no database for sk-ant-api03-AAAAAAAAAAAAAAAAAAAAAAAAAAAA >&2; exit 3']}\n  silent: {command: sh, args: [-c, 'echo still loading >&2; sleep 600']}\n";
     let config = folder.path().to_str().unwrap();
     let write = |text: &str| std::fs::write(Path::new(config).join("mcp.yaml"), text).unwrap();

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
+use crate::support::serve::serve;
 
 const SHOP: &str = r##"openapi: 3.0.3
 info: {title: Shop, version: "1.2"}
@@ -166,9 +167,7 @@ async fn an_imported_tool_calls_its_service() {
         service.lock().unwrap().push(line);
         axum::Json(json!({"id": "o1"})).into_response()
     });
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    let address = serve(router).await;
 
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();

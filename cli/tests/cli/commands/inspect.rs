@@ -3,7 +3,8 @@
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use crate::support::binary::{CommandOutput, DevFleet, command, submit, tickfleet};
-use crate::support::process::Process;
+use crate::support::files::short_folder;
+use crate::support::process::{Process, until};
 
 #[tokio::test]
 async fn explain_finds_turns_that_no_scheduler_has_admitted() {
@@ -28,8 +29,7 @@ async fn explain_finds_turns_that_no_scheduler_has_admitted() {
 
 #[tokio::test]
 async fn a_tenant_set_at_run_time_survives_a_restart() {
-    // The path is short, because the length of socket paths is limited.
-    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let folder = short_folder();
     let dir = ["--redis", "--dir", folder.path().to_str().unwrap()];
     let fleet = DevFleet::start(&dir);
     let set = ["tenant", "set", "acme", "--plan", "gold", "--max-actions-per-day", "7", "--json"];
@@ -47,8 +47,7 @@ async fn a_tenant_set_at_run_time_survives_a_restart() {
 
 #[tokio::test]
 async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
-    // The path is short, because the length of socket paths is limited.
-    let place = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let place = short_folder();
     let fleet = DevFleet::start(&["--dir", place.path().to_str().unwrap()]);
     let folder = tempfile::tempdir().unwrap();
     let broken = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -135,12 +134,7 @@ async fn doctor_fails_without_agents_and_warns_about_built_in_samples() {
     let metrics = scheduler.metrics();
     assert!(metrics.contains("tickfleet_config_tenants 0\n") && metrics.contains("tickfleet_config_agents 1\n"));
     tickfleet(&["tenant", "set", "acme", "--plan", "gold", "--redis-url", &url, "--config", conf]).exits(0);
-    for _ in 0..2_400 {
-        if scheduler.metrics().contains("tickfleet_config_tenants 1\n") {
-            break;
-        }
-        crate::support::process::pause();
-    }
+    until("the tenant", || scheduler.metrics(), |metrics| metrics.contains("tickfleet_config_tenants 1\n"));
     let ready = scheduler.answer("/readyz");
     assert!(ready.starts_with("HTTP/1.1 200") && !ready.contains("warning"), "{ready}");
     drop(scheduler);

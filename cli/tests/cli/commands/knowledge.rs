@@ -13,6 +13,7 @@ use tickfleet_testkit::RedisServer;
 use tokio::sync::Notify;
 
 use crate::support::binary::{CommandOutput, DevFleet, command};
+use crate::support::serve::serve;
 
 struct KnowledgeFixture {
     redis: RedisServer,
@@ -156,11 +157,8 @@ async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
             Json(json!({"data": data}))
         }
     };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/v1", listener.local_addr().unwrap());
-    let app = axum::Router::new().route("/v1/embeddings", post(answer));
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    (url, stuck)
+    let address = serve(axum::Router::new().route("/v1/embeddings", post(answer))).await;
+    (format!("http://{address}/v1"), stuck)
 }
 
 async fn versions(redis: &RedisServer) -> HashMap<String, Vec<String>> {

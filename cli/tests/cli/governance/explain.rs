@@ -6,16 +6,13 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{CommandOutput, DevFleet};
+use crate::support::files::write;
 
 struct LimitedFleet {
     fleet: DevFleet,
     dir: String,
     _folder: tempfile::TempDir,
     _redis: RedisServer,
-}
-
-fn write(dir: &Path, name: &str, text: &str) {
-    std::fs::write(dir.join(name), text).unwrap();
 }
 
 const AGENTS: &str = "agents:

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
+use crate::support::serve::serve;
 
 const LOG: &str = "{tickfleet:0}:audit";
 
@@ -243,10 +244,7 @@ impl Collector {
     async fn start(&self) -> String {
         let collector = self.clone();
         let take = axum::routing::post(async move |body: Bytes| collector.take(&body).await);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move { axum::serve(listener, axum::Router::new().route("/v1/logs", take)).await });
-        format!("http://{address}")
+        format!("http://{}", serve(axum::Router::new().route("/v1/logs", take)).await)
     }
 
     async fn take(&self, body: &[u8]) -> axum::response::Response {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::DevFleet;
+use crate::support::serve::serve;
 
 #[derive(Clone, Default)]
 struct Service {
@@ -38,10 +39,7 @@ impl Service {
                     (StatusCode::OK, axum::Json(json!({"symbol": symbol})))
                 }),
             );
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        format!("http://{address}")
+        format!("http://{}", serve(router).await)
     }
 
     fn asked(&self) -> usize {

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
+use crate::support::serve::serve;
 
 /// (ID, signature, body)
 type Post = (String, String, Value);
@@ -27,10 +28,7 @@ impl Receiver {
         let receiver = self.clone();
         let take =
             axum::routing::post(async move |headers: HeaderMap, body: String| receiver.take(&headers, body).await);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move { axum::serve(listener, axum::Router::new().route("/hook", take)).await });
-        format!("http://{address}/hook")
+        format!("http://{}/hook", serve(axum::Router::new().route("/hook", take)).await)
     }
 
     async fn take(&self, headers: &HeaderMap, body: String) -> axum::response::Response {

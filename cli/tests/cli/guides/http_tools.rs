@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::support::binary::DevFleet;
+use crate::support::files::{short_folder, write};
 
 pub struct Service {
     child: Child,
@@ -28,12 +29,6 @@ impl Drop for Service {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn write(folder: &Path, name: &str, text: &str) {
-    let file = folder.join(name);
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    fs::write(file, text).unwrap();
 }
 
 fn certify(folder: &Path, authority: &str) {
@@ -71,7 +66,7 @@ server.serve_forever()
 
 #[test]
 fn a_tls_service_is_called_only_if_its_authority_is_trusted() {
-    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let folder = short_folder();
     let folder = folder.path();
     let mut tools = "tools:\n".to_owned();
     let services = ["ours", "theirs"].map(|authority| {

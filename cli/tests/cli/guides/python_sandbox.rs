@@ -5,18 +5,14 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::REPOSITORY;
+use crate::support::files::{short_folder, write};
+use crate::support::process::until;
 use crate::support::python::interpreter;
-
-use super::python_tools::{folder, write};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const TOOLS: &str = r#"
 import os, socket, subprocess
@@ -88,7 +84,7 @@ fn packages(python: &Path) -> PathBuf {
 
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
-    let folder = folder();
+    let folder = short_folder();
     let python = python();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     write(folder.path(), "tools/trial.py", TOOLS);
@@ -123,14 +119,6 @@ fn results(fleet: &DevFleet, calls: &[&str]) -> Vec<Value> {
 fn running(ending: &str) -> usize {
     let listed = Command::new("ps").args(["-eo", "args"]).output().unwrap();
     String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.ends_with(ending)).count()
-}
-
-fn until(is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "it never was so");
-        std::thread::yield_now();
-    }
 }
 
 fn reaches_only_what_it_may(level: &str) {
@@ -177,7 +165,7 @@ fn killing_a_worker_ends_its_confined_interpreters_and_children() {
     let left = results(&fleet, &[&format!("leave_behind {{\"seconds\": \"{seconds}\"}}")]);
     assert_eq!((&left[0]["output"], running(&format!("/bin/sleep {seconds}"))), (&"left".into(), 1), "{left:?}");
     drop(fleet);
-    until(|| running(&format!("/bin/sleep {seconds}")) == 0);
+    until("the program ends", || running(&format!("/bin/sleep {seconds}")), |count| *count == 0);
 }
 
 #[test]

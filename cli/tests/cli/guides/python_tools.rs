@@ -10,25 +10,13 @@ use tokio::time::Instant;
 
 use crate::support::binary::{CommandOutput, DevFleet, command, submit, until_printed};
 use crate::support::documents::REPOSITORY;
+use crate::support::files::{short_folder, write};
+use crate::support::process::until;
 use crate::support::python::interpreter;
-
-/// The events usually take some seconds.
-const PATIENCE: Duration = Duration::from_secs(90);
-
-/// The path is short, because the length of socket paths is limited.
-pub(super) fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
-}
-
-pub(super) fn write(folder: &Path, name: &str, text: &str) {
-    let file = folder.join(name);
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    fs::write(file, text).unwrap();
-}
 
 #[test]
 fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
-    let folder = folder();
+    let folder = short_folder();
     let source = Path::new(REPOSITORY).join("docs/snippets/shop-python");
     assert!(Command::new("cp").arg("-R").arg(source).arg(folder.path()).status().unwrap().success());
     // Python treats bytecode as current if size and modification time (in seconds) of the source are unchanged.
@@ -44,10 +32,7 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     let module = "shop-python/tools/shop_tools.py";
     let tools = fs::read_to_string(folder.path().join(module)).unwrap();
     write(folder.path(), module, &tools.replace("\"MUG-1\": 12", "\"MUG-1\": 77"));
-    let began = Instant::now();
-    while pieces() != 77 {
-        assert!(began.elapsed() < PATIENCE, "the new code does not run");
-    }
+    until("the new code runs", pieces, |pieces| *pieces == 77);
     write(folder.path(), module, "import nowhere\n");
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(4) {
@@ -73,7 +58,7 @@ def sales_chart(month: str, size: int = 0) -> list[str | Image]:
 
 #[test]
 fn an_image_of_a_python_tool_reaches_the_model_and_the_audit_log_describes_it() {
-    let folder = folder();
+    let folder = short_folder();
     write(folder.path(), "chart.py", CHART);
     let tools = format!(
         "python:\n  charts:\n    module: chart\n    path: ['.']\n    interpreter: {}\n",
@@ -165,7 +150,7 @@ fn processes(folder: &Path, url: &str) -> [Child; 2] {
 
 #[test]
 fn a_failed_python_call_is_reported_according_to_its_effect() {
-    let folder = folder();
+    let folder = short_folder();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(tickfleet_testkit::RedisServer::start());
     write(folder.path(), "trouble.py", TROUBLE);
@@ -269,7 +254,7 @@ def ratio() -> dict[str, float]:
 
 #[test]
 fn function_guards_apply_and_a_declaration_overrides_single_fields() {
-    let folder = folder();
+    let folder = short_folder();
     write(folder.path(), "guarded.py", GUARDED);
     let python = format!(
         "python:\n  trial: {{module: guarded, path: ['{}'], interpreter: '{}', processes: 1}}\n",
@@ -362,7 +347,7 @@ fn examples_work(folder: &Path) {
 
 #[test]
 fn the_examples_run_on_a_fleet() {
-    let folder = folder();
+    let folder = short_folder();
     let entry = format!(
         "module: [{}], path: ['{REPOSITORY}/python/examples'], interpreter: '{}'",
         EXAMPLES.join(", "),
@@ -374,7 +359,7 @@ fn the_examples_run_on_a_fleet() {
 
 #[test]
 fn the_examples_run_in_a_tool_host_and_config_check_needs_no_host() {
-    let folder = folder();
+    let folder = short_folder();
     let socket = folder.path().join("host.sock").display().to_string();
     examples_conf(folder.path(), &format!("host: '{socket}'"));
     let check =

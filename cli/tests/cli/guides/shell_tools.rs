@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::support::binary::{CommandOutput, DevFleet, command, submit};
+use crate::support::files::short_folder;
 
 /// The PATH in this test has no container engine.
 const CONTAINER: &str = "tools:
@@ -16,7 +17,7 @@ const CONTAINER: &str = "tools:
 
 #[test]
 fn a_fleet_without_a_sandbox_refuses_to_start_or_rejects_calls() {
-    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let folder = short_folder();
     let conf = folder.path().join("conf");
     let path = folder.path().join("bin");
     fs::create_dir_all(&conf).unwrap();

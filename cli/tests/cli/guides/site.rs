@@ -17,6 +17,7 @@ use crate::operation::gateway::{Gateway, add_key};
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::documents::{DocumentedCommand, REPOSITORY, agrees, shown, with_binary};
 use crate::support::node::Node;
+use crate::support::process::until;
 use crate::support::python::{installed, interpreter};
 
 /// Some effects need a moment, so a command is repeated for at most this time.
@@ -264,16 +265,14 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
 
 /// Without a scheduler and a worker, `submit` would print a warning.
 fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
-    let began = Instant::now();
-    loop {
+    let doctor = || {
         let mut shell = fleet.shell("tickfleet doctor 2>&1");
         shell.envs(variables.iter().copied());
-        let said = CommandOutput::of(with_binary(&mut shell).current_dir(folder), "").stdout;
-        if said.contains("schedulers   1 alive") && said.contains("workers      1 alive") {
-            return;
-        }
-        assert!(began.elapsed() < PATIENCE, "no scheduler and worker run:\n{said}");
-    }
+        CommandOutput::of(with_binary(&mut shell).current_dir(folder), "").stdout
+    };
+    let is_ready =
+        |said: &String| ["schedulers   1 alive", "workers      1 alive"].iter().all(|text| said.contains(text));
+    until("a scheduler and a worker", doctor, is_ready);
 }
 
 async fn play(page: &str) {

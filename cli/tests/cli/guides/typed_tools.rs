@@ -3,15 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::{REPOSITORY, agrees, blocks, shown, with_binary};
+use crate::support::files::{short_folder, write};
+use crate::support::process::until;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE: &str = "docs/build/tools-rust.md";
 
 fn read(path: &str) -> String {
@@ -25,19 +24,8 @@ fn own_fleet() -> PathBuf {
     program
 }
 
-/// The path is short, because the length of socket paths is limited.
-fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
-}
-
-fn write(folder: &Path, name: &str, text: &str) {
-    let file = folder.join(name);
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    fs::write(file, text).unwrap();
-}
-
 fn configured() -> tempfile::TempDir {
-    let folder = folder();
+    let folder = short_folder();
     let conf = Path::new(REPOSITORY).join("docs/own-fleet/conf");
     assert!(Command::new("cp").arg("-R").arg(conf).arg(folder.path()).status().unwrap().success());
     folder
@@ -87,15 +75,11 @@ fn trucks(fleet: &DevFleet, wanted: &str) {
         "--wait",
         "--json",
     ];
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        let reply = fleet.run(&call).json();
-        if reply["results"][0]["outcome"] == wanted {
-            return;
-        }
-        assert_eq!(reply["results"][0]["outcome"], "unknown_tool", "{reply}");
-    }
-    panic!("count_trucks never was {wanted}");
+    let outcome = || fleet.run(&call).json()["results"][0]["outcome"].clone();
+    until("count_trucks", outcome, |outcome| {
+        assert!(outcome == wanted || outcome == "unknown_tool", "{outcome}");
+        outcome == wanted
+    });
 }
 
 #[test]
@@ -118,11 +102,8 @@ fn a_registered_tool_survives_a_reload_and_requires_permission() {
     let quote = [&quote[..], &["--wait", "--json"]].concat();
     assert_eq!(fleet.run(&quote).exits(0).json()["results"][0]["output"]["price_cents"], 690);
     write(folder.path(), "conf/permissions.yaml", "permissions: {count_trucks: {roles: [support]}}\n");
-    let denied = || fleet.run(&quote).json()["results"][0]["outcome"] == "denied";
-    let began = Instant::now();
-    while !denied() {
-        assert!(began.elapsed() < PATIENCE, "the new permissions never came");
-    }
+    let outcome = || fleet.run(&quote).json()["results"][0]["outcome"].clone();
+    until("the new permissions", outcome, |outcome| outcome == "denied");
     trucks(&fleet, "ok");
     assert_eq!(fleet.stop(), Some(0));
 
@@ -153,7 +134,7 @@ fn a_registered_tool_survives_a_reload_and_requires_permission() {
 
 #[test]
 fn a_custom_fleet_accepts_a_plain_producer_but_no_plain_scheduler() {
-    let folder = folder();
+    let folder = short_folder();
     let redis = tokio::runtime::Runtime::new().unwrap();
     let server = redis.block_on(tickfleet_testkit::RedisServer::start());
     write(folder.path(), "conf/permissions.yaml", "permissions: {quote_parcel: {everyone: true}}\n");
@@ -180,7 +161,7 @@ fn a_custom_fleet_accepts_a_plain_producer_but_no_plain_scheduler() {
 
 #[test]
 fn a_failed_start_hook_ends_the_program_with_its_cause() {
-    let folder = folder();
+    let folder = short_folder();
     let mut dev = Command::new(own_fleet());
     dev.args(["dev"]).current_dir(folder.path()).env_remove("TICKFLEET_CONFIG").env_remove("REDIS_URL");
     dev.env_remove("CARRIER_KEY").env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0");
@@ -228,7 +209,7 @@ server.serve_forever()
 
 #[test]
 fn a_result_that_violates_its_output_schema_is_withheld() {
-    let folder = folder();
+    let folder = short_folder();
     write(folder.path(), "areas.py", SERVER);
     write(folder.path(), "zones.py", SERVICE);
     let service = super::http_tools::Service::start(folder.path(), "zones.py");

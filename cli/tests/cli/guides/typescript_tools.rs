@@ -11,17 +11,14 @@ use tokio::time::Instant;
 
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::REPOSITORY;
+use crate::support::files::{short_folder, write};
 use crate::support::node::Node;
-
-use super::python_tools::{folder, write};
-
-/// The events usually take some seconds.
-const PATIENCE: Duration = Duration::from_secs(90);
+use crate::support::process::until;
 
 #[test]
 fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     let Some(node) = Node::that_strips_types() else { return };
-    let folder = folder();
+    let folder = short_folder();
     let source = Path::new(REPOSITORY).join("docs/snippets/shop-typescript");
     let shop = folder.path().join("shop-typescript");
     fs::create_dir(&shop).unwrap();
@@ -42,10 +39,7 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     let module = "shop-typescript/tools/shop_tools.ts";
     let tools = fs::read_to_string(folder.path().join(module)).unwrap();
     write(folder.path(), module, &tools.replace("\"MUG-1\": 12", "\"MUG-1\": 77"));
-    let began = Instant::now();
-    while pieces() != 77 {
-        assert!(began.elapsed() < PATIENCE, "the new code does not run");
-    }
+    until("the new code runs", pieces, |pieces| *pieces == 77);
     write(folder.path(), module, "export const stock = ;\n");
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(4) {
@@ -73,7 +67,7 @@ fn the_package_passes_its_tests_on_both_node_versions() {
 #[test]
 fn the_guides_tools_pass_the_type_checker() {
     let Some(node) = Node::unless_skipped() else { return };
-    let folder = folder();
+    let folder = short_folder();
     let source = Path::new(REPOSITORY).join("docs/snippets/shop-typescript/tools");
     assert!(Command::new("cp").arg("-R").arg(source).arg(folder.path()).status().unwrap().success());
     write(folder.path(), "package.json", "{\"type\": \"module\"}");
@@ -152,7 +146,7 @@ fn processes(module: &str) -> usize {
 #[test]
 fn a_failed_node_call_is_reported_according_to_its_effect() {
     let Some(node) = Node::unless_skipped() else { return };
-    let folder = folder();
+    let folder = short_folder();
     trouble(folder.path(), &node, "    concurrency: 1\n    cancel_grace: 300ms\n");
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let calls = ["crash_once", "crash_first", "hang", "bug", "whose", "compose", "secretly"];
@@ -173,7 +167,7 @@ fn a_failed_node_call_is_reported_according_to_its_effect() {
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn reaches_only_what_it_may(level: &str) {
     let Some(node) = Node::unless_skipped() else { return };
-    let folder = folder();
+    let folder = short_folder();
     let entry = format!("    processes: 1\n    sandbox: {{level: {level}}}\n");
     trouble(folder.path(), &node, &entry);
     let secret = folder.path().join("secret.txt");
@@ -208,7 +202,7 @@ fn the_strict_sandbox_blocks_host_files_and_ports() {
 #[test]
 fn the_tools_run_in_a_tool_host_and_config_check_needs_no_host() {
     let Some(node) = Node::unless_skipped() else { return };
-    let folder = folder();
+    let folder = short_folder();
     trouble(folder.path(), &node, "");
     let socket = folder.path().join("host.sock").display().to_string();
     write(folder.path(), "conf/tools.yaml", &format!("node:\n  trial: {{host: '{socket}'}}\n"));
@@ -231,7 +225,7 @@ fn the_tools_run_in_a_tool_host_and_config_check_needs_no_host() {
 #[test]
 fn config_check_reports_a_missing_package_or_interpreter() {
     let Some(node) = Node::unless_skipped() else { return };
-    let folder = folder();
+    let folder = short_folder();
     trouble(folder.path(), &node, "");
     let check =
         || CommandOutput::of(command(&["config", "check", "--config", "conf"]).current_dir(folder.path()), "").exits(1);

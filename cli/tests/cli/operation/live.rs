@@ -9,11 +9,8 @@ use serde_json::Value;
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::tickfleet;
+use crate::support::files::write;
 use crate::support::process::{Process, until};
-
-fn write(dir: &Path, name: &str, text: &str) {
-    fs::write(dir.join(name), text).unwrap();
-}
 
 fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()

@@ -3,8 +3,10 @@
 pub mod binary;
 pub mod certificates;
 pub mod documents;
+pub mod files;
 pub mod node;
 pub mod packages;
 pub mod process;
 pub mod prometheus;
 pub mod python;
+pub mod serve;
