@@ -1,15 +1,13 @@
 //! `whatif` evaluates the recorded traffic of a fleet again, under the same policy and under other policies.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
-use tokio::time::Instant;
 
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::files::write;
+use crate::support::process::until;
 
 const SETTINGS: &str = "audit: {admissions: true, policy_inputs: true}\ncaps: {tick: 1s, max_calls_per_tick: 3}\n";
 const PERMISSIONS: &str = "permissions:
@@ -38,26 +36,28 @@ const LIMITS: &str = "limits:
     every: 3s
 ";
 
-/// Each change is a file, a text in this file, and the new text.
-fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
+fn configuration(folder: &Path, name: &str, files: &[(&str, &str)]) -> String {
     let dir = folder.join(name);
-    std::fs::create_dir_all(&dir).unwrap();
-    for (file, text) in [
-        ("tickfleet.yaml", SETTINGS),
-        ("permissions.yaml", PERMISSIONS),
-        ("limits.yaml", LIMITS),
-        ("agents.yaml", "agents: {kelly: {}, fran: {}, ben: {}}\n"),
-        ("tenants.yaml", "tenants: {demo: {}}\n"),
-        ("tools.yaml", "tools: {}\n"),
-    ] {
-        let mut text = text.to_owned();
-        for (_, from, to) in changes.iter().filter(|(of, ..)| *of == file) {
-            assert!(text.contains(from), "{file}: {from}");
-            text = text.replace(from, to);
-        }
-        std::fs::write(dir.join(file), text).unwrap();
+    for (file, text) in files.iter().chain(&[("tenants.yaml", "tenants: {demo: {}}\n"), ("tools.yaml", "tools: {}\n")])
+    {
+        write(&dir, file, text);
     }
     dir.to_str().unwrap().to_owned()
+}
+
+/// Each change is a file, a text in this file, and the new text.
+fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
+    let mut files = [("tickfleet.yaml", SETTINGS), ("permissions.yaml", PERMISSIONS), ("limits.yaml", LIMITS)]
+        .map(|(file, text)| (file, text.to_owned()));
+    for (file, text) in &mut files {
+        for (_, from, to) in changes.iter().filter(|(of, ..)| *of == *file) {
+            assert!(text.contains(from), "{file}: {from}");
+            *text = text.replace(from, to);
+        }
+    }
+    let mut files: Vec<(&str, &str)> = files.iter().map(|(file, text)| (*file, text.as_str())).collect();
+    files.push(("agents.yaml", "agents: {kelly: {}, fran: {}, ben: {}}\n"));
+    configuration(folder, name, &files)
 }
 
 fn play(fleet: &DevFleet, config: &str) {
@@ -81,14 +81,9 @@ fn play(fleet: &DevFleet, config: &str) {
         &[("nothing", json!({})), ("fail", json!({})), ("echo", json!({"value": 1, "other": 2}))],
         false,
     );
-    let began = Instant::now();
-    let approval = loop {
-        let found = fleet.run(&["approvals", "list", "--config", config, "--json"]).exits(0).json();
-        if let Some(id) = found[0]["id"].as_str() {
-            break format!("demo:{id}");
-        }
-        assert!(began.elapsed() < PATIENCE, "nothing waits for an approval");
-    };
+    let list = || fleet.run(&["approvals", "list", "--config", config, "--json"]).exits(0).json();
+    let found = until("an approval", list, |found| found[0]["id"].is_string());
+    let approval = format!("demo:{}", found[0]["id"].as_str().unwrap());
     fleet.run(&["approvals", "approve", &approval, "--config", config, "--by", "ann"]).exits(0);
     for number in 0..5 {
         submit("fran", &format!("f{number}"), &[echo(1, "x")], true);
@@ -100,16 +95,14 @@ fn whatif(policy: &str, export: &str) -> CommandOutput {
 }
 
 fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
-    let began = Instant::now();
-    loop {
-        let path = path.to_str().unwrap();
+    let path = path.to_str().unwrap();
+    let export = || {
         let _ = std::fs::remove_file(path);
         fleet.run(&["audit", "export", "--config", config, "--to", path]).exits(0);
-        if std::fs::read_to_string(path).unwrap().matches("TOOL_CALL").count() >= calls {
-            return path.to_owned();
-        }
-        assert!(began.elapsed() < PATIENCE, "{}", std::fs::read_to_string(path).unwrap());
-    }
+        std::fs::read_to_string(path).unwrap()
+    };
+    until("all calls", export, |log| log.matches("TOOL_CALL").count() >= calls);
+    path.to_owned()
 }
 
 fn differ(said: &CommandOutput) -> Vec<(String, String, String)> {
@@ -196,25 +189,22 @@ const PLACES: &str = "limits:
 ";
 
 fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
-    let dir = folder.join(name);
-    std::fs::create_dir_all(&dir).unwrap();
-    for (file, text) in [
-        (
-            "tickfleet.yaml",
-            "audit: {admissions: true, policy_inputs: true}\ncaps: {tick: 1s, max_calls_per_tick: 100}\nworker: {slots: 8}\n",
-        ),
-        (
-            "permissions.yaml",
-            "permissions: {echo: {everyone: true}, sleep: {everyone: true}, fail: {everyone: true}}\n",
-        ),
-        ("limits.yaml", limits),
-        ("agents.yaml", "agents: {ben: {}, archy: {task_handler: {external: {lease_ms: 60000}}}}\n"),
-        ("tenants.yaml", "tenants: {demo: {}}\n"),
-        ("tools.yaml", "tools: {}\n"),
-    ] {
-        std::fs::write(dir.join(file), text).unwrap();
-    }
-    dir.to_str().unwrap().to_owned()
+    configuration(
+        folder,
+        name,
+        &[
+            (
+                "tickfleet.yaml",
+                "audit: {admissions: true, policy_inputs: true}\ncaps: {tick: 1s, max_calls_per_tick: 100}\nworker: {slots: 8}\n",
+            ),
+            (
+                "permissions.yaml",
+                "permissions: {echo: {everyone: true}, sleep: {everyone: true}, fail: {everyone: true}}\n",
+            ),
+            ("limits.yaml", limits),
+            ("agents.yaml", "agents: {ben: {}, archy: {task_handler: {external: {lease_ms: 60000}}}}\n"),
+        ],
+    )
 }
 
 /// The calls need permits at the same time. The task's budget is too small for its turn.
@@ -235,15 +225,12 @@ fn play_places(fleet: &DevFleet, config: &str) {
     for number in 0..3 {
         submit("ben", &format!("b{number}"), json!({}), &[slow()]);
     }
-    let until = |id: &str, reported: &str| {
-        let began = Instant::now();
-        while !fleet.run(&["explain", id, "--config", config]).stdout.contains(reported) {
-            assert!(began.elapsed() < PATIENCE, "{id}: {reported}");
-        }
+    let explained = |id: &str, reported: &str| {
+        until(id, || fleet.run(&["explain", id, "--config", config]).stdout, |said| said.contains(reported));
     };
-    until("demo:b2", "waits in its agent's throttle queue");
+    explained("demo:b2", "waits in its agent's throttle queue");
     fleet.run(&["resume", "demo", "--config", config, "--reason", "now", "--by", "ann"]).exits(0);
-    until("demo:job", "accepted");
+    explained("demo:job", "accepted");
     let fail = ("fail", json!({"outcomes": ["ok"]}));
     submit("archy", "under", json!({"task_id": "job"}), &[echo(), fail, echo(), echo()]);
 }
@@ -290,18 +277,15 @@ const FACTS: &str = "permissions:
 ";
 
 fn configure_facts(folder: &Path, name: &str, permissions: &str) -> String {
-    let dir = folder.join(name);
-    std::fs::create_dir_all(&dir).unwrap();
-    for (file, text) in [
-        ("tickfleet.yaml", "audit: {admissions: true, policy_inputs: true}\n"),
-        ("permissions.yaml", permissions),
-        ("agents.yaml", "agents: {kelly: {}, sam: {}}\n"),
-        ("tenants.yaml", "tenants: {demo: {}}\n"),
-        ("tools.yaml", "tools: {}\n"),
-    ] {
-        std::fs::write(dir.join(file), text).unwrap();
-    }
-    dir.to_str().unwrap().to_owned()
+    configuration(
+        folder,
+        name,
+        &[
+            ("tickfleet.yaml", "audit: {admissions: true, policy_inputs: true}\n"),
+            ("permissions.yaml", permissions),
+            ("agents.yaml", "agents: {kelly: {}, sam: {}}\n"),
+        ],
+    )
 }
 
 #[tokio::test]
