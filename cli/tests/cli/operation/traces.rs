@@ -16,6 +16,7 @@ use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::Process;
+use crate::support::serve::serve;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
@@ -41,10 +42,7 @@ impl StandIn {
                     axum::Json(json!({"seen": true}))
                 }),
             );
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        format!("http://{address}")
+        format!("http://{}", serve(router).await)
     }
 
     fn export(&self, body: &[u8]) {
@@ -154,8 +152,8 @@ async fn without_an_endpoint_the_trace_context_is_passed_on_unchanged() {
     assert!(stand_in.spans.lock().unwrap().is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_steps_of_a_model_task_are_spans_of_one_trace() {
+/// Runs a task of a model that calls a tool. Returns the spans, and the metrics of the worker.
+async fn delegated(variables: &[(&str, &str)]) -> (Vec<Span>, String) {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let stand_in = StandIn::default();
@@ -165,19 +163,26 @@ async fn the_steps_of_a_model_task_are_spans_of_one_trace() {
     let agents = "agents: {kelly: {task_handler: {llm: {system: You look.}}}}";
     std::fs::write(dir.path().join("agents.yaml"), agents).unwrap();
     let model = format!("{base}/v1");
-    let variables =
+    let own =
         [("OTEL_EXPORTER_OTLP_ENDPOINT", base.as_str()), ("OPENAI_BASE_URL", &model), ("OPENAI_MODEL", "scripted")];
+    let variables = [&own, variables].concat();
     let fleet = ["scheduler", "worker"].map(|role| Process::start_with(role, dir.path(), &url, &variables));
-    let said = tokio::task::spawn_blocking(move || {
+    let ended = tokio::task::spawn_blocking(move || {
         let args = ["delegate", "--tenant", "demo", "--to", "kelly", "Look.", "--wait", "--json", "--redis-url", &url];
-        CommandOutput::of(&mut command(&args), "")
+        let reply = CommandOutput::of(&mut command(&args), "").json();
+        assert_eq!(reply["results"][0]["output"]["answer"], "I looked.", "{reply}");
+        let metrics = fleet[1].metrics();
+        assert_eq!(fleet.map(Process::stop), [Some(0), Some(0)]);
+        metrics
     });
-    let reply = said.await.unwrap().json();
-    assert_eq!(reply["results"][0]["output"]["answer"], "I looked.", "{reply}");
-    let ended = tokio::task::spawn_blocking(|| fleet.map(Process::stop)).await.unwrap();
-    assert_eq!(ended, [Some(0), Some(0)]);
-
+    let metrics = ended.await.unwrap();
     let spans = stand_in.spans.lock().unwrap().clone();
+    (spans, metrics)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_steps_of_a_model_task_are_spans_of_one_trace() {
+    let (spans, _) = delegated(&[]).await;
     let delegated = spans.iter().find(|span| span.name == "delegate").unwrap();
     let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
     assert!(spans.iter().all(|span| span.trace_id == delegated.trace_id), "its calls' turn belongs to it: {names:?}");
@@ -206,42 +211,13 @@ fn attribute(span: &Span, key: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn gen_ai_spans_use_opentelemetry_names_and_have_content_only_if_enabled() {
     for content in [false, true] {
-        let redis = RedisServer::start().await;
-        let dir = tempfile::tempdir().unwrap();
-        let stand_in = StandIn::default();
-        let url = redis.url();
-        let base = stand_in.start().await;
-        configure(dir.path(), &base);
-        let agents = "agents: {kelly: {task_handler: {llm: {system: You look.}}}}";
-        std::fs::write(dir.path().join("agents.yaml"), agents).unwrap();
-        let model = format!("{base}/v1");
         let content_wanted = content.to_string();
-        let variables = [
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", base.as_str()),
-            ("OPENAI_BASE_URL", &model),
-            ("OPENAI_MODEL", "scripted"),
-            ("TICKFLEET_TRACING_GEN_AI", "true"),
-            ("TICKFLEET_TRACING_GEN_AI_CONTENT", &content_wanted),
-        ];
-        let fleet = ["scheduler", "worker"].map(|role| Process::start_with(role, dir.path(), &url, &variables));
-        let said = tokio::task::spawn_blocking(move || {
-            let args =
-                ["delegate", "--tenant", "demo", "--to", "kelly", "Look.", "--wait", "--json", "--redis-url", &url];
-            CommandOutput::of(&mut command(&args), "")
-        });
-        let reply = said.await.unwrap().json();
-        assert_eq!(reply["results"][0]["output"]["answer"], "I looked.", "{reply}");
-        let (fleet, metrics) = tokio::task::spawn_blocking(|| {
-            let metrics = fleet[1].metrics();
-            (fleet.map(Process::stop), metrics)
-        })
-        .await
-        .unwrap();
-        assert_eq!(fleet, [Some(0), Some(0)]);
+        let variables =
+            [("TICKFLEET_TRACING_GEN_AI", "true"), ("TICKFLEET_TRACING_GEN_AI_CONTENT", content_wanted.as_str())];
+        let (spans, metrics) = delegated(&variables).await;
         let counted = r#"gen_ai_execute_tool_duration_seconds_count{error_type="",gen_ai_tool_name="look"} 1"#;
         assert!(metrics.contains(counted), "{metrics}");
 
-        let spans = stand_in.spans.lock().unwrap().clone();
         let named = |name: &str| -> Vec<&Span> { spans.iter().filter(|span| span.name == name).collect() };
         let tool = named("execute_tool look")[0];
         let parent = spans.iter().find(|span| span.span_id == tool.parent_span_id).unwrap();
