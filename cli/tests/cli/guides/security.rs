@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
-use crate::support::process::Process;
+use crate::support::process::{Process, until};
 
 /// On an idle machine, each event takes less than a second.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -119,19 +119,23 @@ async fn each_redis_user_of_the_guide_can_run_only_its_own_commands() {
     }
 }
 
+/// A Redis with the certificates in the folder, which accepts only TLS. Returns its port, too.
+async fn tls_redis(folder: &Path, asks_clients: &str) -> (RedisServer, String) {
+    certificates(folder, "DNS:localhost");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let [ca, certificate, key] =
+        ["ca.pem", "redis.pem", "redis.key"].map(|name| folder.join(name).display().to_string());
+    let arguments = ["--tls-port", &port, "--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate];
+    let more = ["--tls-key-file", &key, "--tls-auth-clients", asks_clients];
+    let extra_args = arguments.iter().chain(&more).map(ToString::to_string).collect();
+    (RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await, port)
+}
+
 #[tokio::test]
 async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
     let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path(), "DNS:localhost");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let ca = file("ca.pem");
-    let certificate = file("redis.pem");
-    let key = file("redis.key");
-    let arguments = ["--tls-port", &port, "--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate];
-    let more = ["--tls-key-file", &key, "--tls-auth-clients", "no"];
-    let extra_args = arguments.iter().chain(&more).map(ToString::to_string).collect();
-    let _redis = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
+    let (_redis, port) = tls_redis(folder.path(), "no").await;
+    let ca = folder.path().join("ca.pem").display().to_string();
     let url = format!("rediss://localhost:{port}");
 
     let fleet = DevFleet::start_with(&["--redis-url", &url], &[("TICKFLEET_REDIS_TLS_CA", &ca)]);
@@ -162,11 +166,7 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
     ] {
         let scheduler = Process::start_with("scheduler", conf.path(), &other_name, variables);
         // On a machine that stalls, a handshake can take longer than the probe waits.
-        let began = Instant::now();
-        let mut ready = scheduler.answer("/readyz");
-        while !ready.contains(cause) && began.elapsed() < PATIENCE {
-            ready = scheduler.answer("/readyz");
-        }
+        let ready = until(cause, || scheduler.answer("/readyz"), |ready| ready.contains(cause));
         assert!(ready.starts_with("HTTP/1.1 503") && ready.contains(cause) && ready.contains(remedy), "{ready}");
         let logged = scheduler.says("shard not ready; retrying");
         assert!(logged["remedy"].as_str().unwrap().contains(remedy), "{logged}");
@@ -177,16 +177,10 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
 #[tokio::test]
 async fn a_fleet_presents_its_client_certificate_to_redis() {
     let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path(), "DNS:localhost");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (_redis, port) = tls_redis(folder.path(), "yes").await;
+    let file = |name: &str| folder.path().join(name).display().to_string();
     let ca = file("ca.pem");
-    let certificate = file("redis.pem");
     let key = file("redis.key");
-    let arguments = ["--tls-port", &port, "--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate];
-    let more = ["--tls-key-file", &key, "--tls-auth-clients", "yes"];
-    let extra_args = arguments.iter().chain(&more).map(ToString::to_string).collect();
-    let _redis = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
     let trusting = format!("rediss://localhost:{port}/0?tls_ca={ca}");
     let shown = file("fleet.pem");
     let secret = file("fleet.key");
