@@ -178,7 +178,7 @@ impl Janitor {
             skip_damaged(trim_inbox(&self.store, tenant, &inbox, retain_ms).await.map(drop), &inbox)?;
             if i64::try_from(used_ms).unwrap_or(i64::MAX) + retain_ms < now_ms {
                 let mut transaction = Transaction::new(self.store.versions().draw());
-                transaction.write(Write::RemoveMember { set: set.clone(), member: inbox, queue_of: None });
+                transaction.leave(set.clone(), inbox);
                 self.store.seam().commit(&[transaction]).await?;
             }
         }

@@ -60,7 +60,7 @@ impl Decision for DeleteCounters {
             transaction.write(Write::DeleteCounter(CounterKey { limit: self.limit.clone(), counter: counter.clone() }));
         }
         if self.last {
-            transaction.write(Write::RemoveMember { set: expiring(), member: self.limit.clone(), queue_of: None });
+            transaction.leave(expiring(), self.limit.clone());
         }
         Ok(Step::Commit(transaction, true))
     }

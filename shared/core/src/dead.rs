@@ -206,8 +206,9 @@ impl Decision for ForgetHandled {
         let mut transaction = Transaction::new(context.version.clone());
         let count = members.len();
         for member in members {
-            transaction.write(Write::Delete(DeadItem::Call(EntryId::new(&member)).key()));
-            transaction.write(Write::RemoveMember { set: handled_calls(), member, queue_of: None });
+            transaction
+                .write(Write::Delete(DeadItem::Call(EntryId::new(&member)).key()))
+                .leave(handled_calls(), member);
         }
         Ok(Step::Commit(transaction, count))
     }

@@ -350,6 +350,16 @@ impl Transaction {
         self
     }
 
+    /// Adds a member of a set whose scores are times.
+    pub fn join(&mut self, set: SetKey, member: impl Into<Arc<str>>, score_ms: i64) -> &mut Self {
+        let score = score_ms.max(0).unsigned_abs();
+        self.write(Write::AddMember { set, member: member.into(), score, queue_of: None })
+    }
+
+    pub fn leave(&mut self, set: SetKey, member: impl Into<Arc<str>>) -> &mut Self {
+        self.write(Write::RemoveMember { set, member: member.into(), queue_of: None })
+    }
+
     pub fn timer(&mut self, name: impl AsRef<str>, due_ms: i64, rule: TimerRule) -> &mut Self {
         self.write(Write::Timer { name: name.as_ref().into(), due_ms, rule })
     }

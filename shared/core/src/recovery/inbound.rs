@@ -191,10 +191,7 @@ fn enqueue_again(
         transaction.guard(Guard::Version(name.given(), known.version));
         transaction.put(&name.given(), &known.value);
     }
-    let set = redelivered();
-    let member = entry.queue.as_str().into();
-    let upto_ms = now_ms + REDELIVERED_WITHIN_MS;
-    transaction.write(Write::AddMember { set, member, score: upto_ms.max(0).unsigned_abs(), queue_of: None });
+    transaction.join(redelivered(), entry.queue.as_str(), now_ms + REDELIVERED_WITHIN_MS);
     Ok(())
 }
 

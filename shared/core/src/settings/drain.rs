@@ -44,8 +44,7 @@ pub fn drained() -> SetKey {
 }
 
 pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
-    transaction.write(Write::Delete(key(worker)));
-    transaction.write(Write::RemoveMember { set: drained(), member: worker.into(), queue_of: None });
+    transaction.write(Write::Delete(key(worker))).leave(drained(), worker);
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,9 +114,9 @@ impl Decision for ChangeDrain {
         for worker in gone.iter().filter(|worker| **worker != self.worker) {
             forget(worker, &mut transaction);
         }
-        let score = note.since_ms.max(0).unsigned_abs();
-        let add = Write::AddMember { set: drained(), member: self.worker.as_str().into(), score, queue_of: None };
-        transaction.write(add).put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
+        transaction
+            .join(drained(), self.worker.as_str(), note.since_ms)
+            .put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
         if let Some(entry) = entry {
             entry.append_to(&mut transaction);
         }
@@ -143,8 +142,7 @@ impl ChangeDrain {
             entry.append_to(&mut transaction);
         }
         let lifted = DrainFlag::Lifted { at_ms: now_ms.max(since_ms) };
-        let leave = Write::RemoveMember { set: drained(), member: self.worker.as_str().into(), queue_of: None };
-        transaction.write(leave).put_for(&key(&self.worker), &lifted, LIFTED_MS);
+        transaction.leave(drained(), self.worker.as_str()).put_for(&key(&self.worker), &lifted, LIFTED_MS);
         Step::Commit(transaction, result)
     }
 }

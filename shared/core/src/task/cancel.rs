@@ -53,8 +53,7 @@ impl Decision for Cancel<'_> {
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
         let mut transaction = Transaction::new(context.version.clone());
         if let Some(above) = &self.above {
-            let member = self.name.turn.as_str().into();
-            transaction.write(Write::RemoveMember { set: above.descendants(), member, queue_of: None });
+            transaction.leave(above.descendants(), self.name.turn.as_str());
         }
         match view.record::<Turn>(&self.name.record()) {
             Ok(Some(turn)) => self.end(transaction, view, context, &turn),
@@ -144,10 +143,9 @@ impl Cancel<'_> {
             transaction.guard(Guard::Fits { set: set.clone(), member: member.clone(), max });
         }
         for (expired, _) in expired {
-            transaction.write(Write::RemoveMember { set: set.clone(), member: expired.clone(), queue_of: None });
+            transaction.leave(set.clone(), expired.clone());
         }
-        let score = u64::try_from(now_ms + limits::EARLY_CANCEL_MS).unwrap_or(0);
-        transaction.write(Write::AddMember { set, member, score, queue_of: None });
+        transaction.join(set, member, now_ms + limits::EARLY_CANCEL_MS);
         let cancellation = Cancellation { reason: bounded(&self.reason), admitted_ms: None };
         transaction.put_for(&key, &cancellation, limits::EARLY_CANCEL_MS);
         Ok(Step::Commit(transaction, Canceled::Waiting))
@@ -198,7 +196,5 @@ pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<Known
 
 /// Removes the early cancel: either the admission ends the turn, or the cancel belongs to an earlier turn with this ID.
 pub fn take_early(transaction: &mut Transaction, name: &TurnName) {
-    let member = name.turn.as_str().into();
-    transaction.write(Write::Delete(name.cancellation()));
-    transaction.write(Write::RemoveMember { set: keys::early(&name.tenant), member, queue_of: None });
+    transaction.write(Write::Delete(name.cancellation())).leave(keys::early(&name.tenant), name.turn.as_str());
 }

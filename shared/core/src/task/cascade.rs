@@ -54,7 +54,7 @@ impl Decision for CascadeStep<'_> {
         if names.is_empty() {
             let mut transaction = Transaction::new(context.version.clone());
             for member in odd.into_iter().filter_map(Result::err) {
-                transaction.write(Write::RemoveMember { set: set.clone(), member: member.clone(), queue_of: None });
+                transaction.leave(set.clone(), member.clone());
             }
             return Ok(Step::Commit(transaction, again()));
         }

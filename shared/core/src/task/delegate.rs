@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tickfleet_model::{TaskId, TurnId};
 
 use super::cancel::{cancel_of, take_early};
-use super::lists::{add_to_list, join};
+use super::lists::add_to_list;
 pub use super::refusal::Refusal;
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
@@ -305,7 +305,7 @@ impl Delegate<'_> {
         let mut above: Vec<TurnName> = ancestors.filter_map(|task| self.of_tenant(task.as_str())).take(far).collect();
         above.extend(self.delegating_turn().filter(|_| self.awaited));
         for name in above {
-            join(transaction, name.descendants(), &self.name, now_ms);
+            transaction.join(name.descendants(), self.name.turn.as_str(), now_ms);
         }
         Ok(())
     }
@@ -328,8 +328,7 @@ impl Delegate<'_> {
         let due_ms = match self.destination {
             Destination::External { lease_ms } => {
                 let queue = turn.queue(&self.name.tenant);
-                let member = queue.as_str().into();
-                transaction.write(Write::AddMember { set: keys::externals(), member, score: 0, queue_of: None });
+                transaction.join(keys::externals(), queue.as_str(), 0);
                 turn.head.deadline_ms.min(now_ms + lease_ms)
             }
             Destination::Workers(_) => turn.head.deadline_ms,

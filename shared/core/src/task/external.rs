@@ -276,8 +276,7 @@ impl Decision for DropExternalQueue {
         }
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Within(self.queue.clone(), 1)).write(Write::DropQueue(self.queue.clone()));
-        let member = self.queue.as_str().into();
-        transaction.write(Write::RemoveMember { set: keys::externals(), member, queue_of: None });
+        transaction.leave(keys::externals(), self.queue.as_str());
         Ok(Step::Commit(transaction, true))
     }
 }

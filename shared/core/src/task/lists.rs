@@ -4,7 +4,7 @@ use tickfleet_model::limits::{TASKS_LISTED_MAX, TASKS_LISTED_MS};
 
 use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
-use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
+use crate::transaction::{Conflict, Guard, SetKey, Transaction};
 use crate::view::{Query, Undecided, Value, View};
 
 /// Each addition removes at most this many members. With two or more, a list shrinks again after concurrent additions.
@@ -39,10 +39,10 @@ impl Decision for ExpireList {
             // counts.
             let max = members.len() as u64 + 1;
             transaction.guard(Guard::Fits { set: list.clone(), member: "".into(), max });
-            transaction.write(Write::RemoveMember { set: lists(), member: name.clone(), queue_of: None });
+            transaction.leave(lists(), name.clone());
         }
         for (member, _) in members {
-            transaction.write(Write::RemoveMember { set: list.clone(), member: member.clone(), queue_of: None });
+            transaction.leave(list.clone(), member.clone());
         }
         Ok(Step::Commit(transaction, true))
     }
@@ -62,18 +62,9 @@ pub fn add_to_list(
     let oldest = u64::try_from(now_ms - TASKS_LISTED_MS).unwrap_or(0);
     for (member, score) in view.first(&list, None, UNLISTED_MAX)? {
         if size >= TASKS_LISTED_MAX || *score < oldest {
-            transaction.write(Write::RemoveMember { set: list.clone(), member: member.clone(), queue_of: None });
+            transaction.leave(list.clone(), member.clone());
         }
     }
-    let set = lists();
-    let member = list.as_str().into();
-    let score = u64::try_from(now_ms + TASKS_LISTED_MS).unwrap_or(0);
-    transaction.write(Write::AddMember { set, member, score, queue_of: None });
-    join(transaction, list, name, now_ms);
+    transaction.join(lists(), list.as_str(), now_ms + TASKS_LISTED_MS).join(list, name.turn.as_str(), now_ms);
     Ok(())
-}
-
-pub fn join(transaction: &mut Transaction, set: SetKey, name: &TurnName, now_ms: i64) {
-    let score = u64::try_from(now_ms).unwrap_or(0);
-    transaction.write(Write::AddMember { set, member: name.turn.as_str().into(), score, queue_of: None });
 }

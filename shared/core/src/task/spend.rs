@@ -112,7 +112,7 @@ impl Decision for Reserve {
                 transaction.guard(Guard::Debit(debit.clone()));
             }
             let set = keys::budget_queue(&debit.counter);
-            transaction.write(Write::RemoveMember { set, member: self.name.to_string().into(), queue_of: None });
+            transaction.leave(set, self.name.to_string());
         }
         // Earlier debits remain, because the earlier request may be billed without a stored response.
         task.reserved = Some(Reservation {
@@ -234,7 +234,7 @@ pub fn wake_waiters(
     }
     for (member, _) in members {
         transaction.timer(format!("turn:{member}"), context.now_ms, TimerRule::Wake);
-        transaction.write(Write::RemoveMember { set: set.clone(), member: member.clone(), queue_of: None });
+        transaction.leave(set.clone(), member.clone());
     }
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! The only code that ends a turn or task.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::turn::inner::outer_turn;
@@ -264,8 +262,7 @@ impl Ending<'_> {
 
     fn leave(&self, transaction: &mut Transaction, above: &TurnId) {
         let above = TurnName { tenant: self.name.tenant.clone(), turn: above.clone() };
-        let member: Arc<str> = self.name.turn.as_str().into();
-        transaction.write(Write::RemoveMember { set: above.descendants(), member, queue_of: None });
+        transaction.leave(above.descendants(), self.name.turn.as_str());
     }
 }
 
@@ -333,9 +330,7 @@ fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) 
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
-        let set = keys::budget_queue(counter);
-        let member = name.to_string().into();
-        transaction.write(Write::RemoveMember { set, member, queue_of: None });
+        transaction.leave(keys::budget_queue(counter), name.to_string());
     }
     if let State::Throttled { counter, .. } = &turn.state {
         transaction.write(Write::RemoveMember {

@@ -55,11 +55,11 @@ impl Case<'_> {
         if self.canceled.is_none() {
             return self.later(again_ms);
         }
-        let score = u64::try_from(now_ms).unwrap_or(0);
-        let set = keys::canceled(consumer);
-        let member = name.to_string().into();
-        self.transaction.write(Write::AddMember { set, member, score, queue_of: None });
-        self.transaction.timer(name.timer(), again_ms, TimerRule::Set);
+        self.transaction.join(keys::canceled(consumer), name.to_string(), now_ms).timer(
+            name.timer(),
+            again_ms,
+            TimerRule::Set,
+        );
         DueResult::Noticed(consumer.clone())
     }
 

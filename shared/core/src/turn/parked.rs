@@ -2,7 +2,7 @@
 
 use super::state::{State, Turn};
 use crate::keys::{self, TurnName};
-use crate::transaction::{Transaction, Write};
+use crate::transaction::Transaction;
 
 const fn is_listed(state: &State) -> bool {
     match state {
@@ -14,14 +14,12 @@ const fn is_listed(state: &State) -> bool {
 
 pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     if is_listed(&turn.state) {
-        let member = name.to_string().into();
-        let score = now_ms.max(0).unsigned_abs();
-        transaction.write(Write::AddMember { set: keys::parked(), member, score, queue_of: None });
+        transaction.join(keys::parked(), name.to_string(), now_ms);
     }
 }
 
 pub(super) fn leave_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     if is_listed(&turn.state) {
-        transaction.write(Write::RemoveMember { set: keys::parked(), member: name.to_string().into(), queue_of: None });
+        transaction.leave(keys::parked(), name.to_string());
     }
 }

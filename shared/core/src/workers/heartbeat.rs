@@ -116,15 +116,16 @@ impl Decision for Heartbeat {
             policy: self.policy.clone(),
             drained: drained.is_some(),
         };
-        let score = consumer.lease_ends_ms.max(0).unsigned_abs();
-        transaction
-            .put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS)
-            .write(Write::AddMember { set: consumers(), member: name.into(), score, queue_of: None });
+        transaction.put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS).join(
+            consumers(),
+            name,
+            consumer.lease_ends_ms,
+        );
         if stored.as_ref().is_none_or(|stored| stored.value.lease_ends_ms <= now_ms) {
             leave_silent(name, &mut transaction);
         }
         for (member, _) in notices {
-            transaction.write(Write::RemoveMember { set: cancels(name), member: member.clone(), queue_of: None });
+            transaction.leave(cancels(name), member.clone());
         }
         let report = HeartbeatReport {
             drained,
@@ -166,13 +167,7 @@ impl Decision for EndLease {
         }
         leave_silent(name, &mut transaction);
         // [`RemoveDeadConsumer`](super::RemoveDeadConsumer) removes the consumer after a redelivery of the entries.
-        let score = context.now_ms.max(0).unsigned_abs();
-        transaction.write(Write::Delete(key(name))).write(Write::AddMember {
-            set: consumers(),
-            member: name.into(),
-            score,
-            queue_of: None,
-        });
+        transaction.write(Write::Delete(key(name))).join(consumers(), name, context.now_ms);
         Ok(Step::Commit(transaction, ()))
     }
 }

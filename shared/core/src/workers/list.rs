@@ -4,7 +4,7 @@ use tickfleet_model::ConsumerId;
 
 use super::{Liveness, consumers};
 use crate::decision::{Context, Decision, Step};
-use crate::transaction::{Transaction, Write};
+use crate::transaction::Transaction;
 use crate::view::{Query, Undecided, View};
 
 /// A dead consumer outside the set would never be reaped. The set can lack a consumer after a restart of the store, or
@@ -33,8 +33,7 @@ impl Decision for ListHolder {
         }
         let mut transaction = Transaction::new(context.version.clone());
         liveness.guard_dead(&self.consumer, &mut transaction);
-        let score = context.now_ms.max(0).unsigned_abs();
-        transaction.write(Write::AddMember { set: consumers(), member: name.into(), score, queue_of: None });
+        transaction.join(consumers(), name, context.now_ms);
         Ok(Step::Commit(transaction, true))
     }
 }

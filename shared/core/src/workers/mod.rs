@@ -16,7 +16,7 @@ use tickfleet_model::ConsumerId;
 
 use crate::keys::{self, TurnName};
 use crate::record::{Record, Stored};
-use crate::transaction::{Guard, RecordKey, SetKey, Transaction, Version, Write};
+use crate::transaction::{Guard, RecordKey, SetKey, Transaction, Version};
 use crate::view::{Query, Undecided, View};
 
 /// A consumer's record stays for this time (ms) after the end of the lease. Until then, the consumer counts as
@@ -63,7 +63,7 @@ pub fn silent() -> SetKey {
 }
 
 fn leave_silent(consumer: &str, transaction: &mut Transaction) {
-    transaction.write(Write::RemoveMember { set: silent(), member: consumer.into(), queue_of: None });
+    transaction.leave(silent(), consumer);
 }
 
 #[must_use]
@@ -79,13 +79,7 @@ pub fn cancels(consumer: &str) -> SetKey {
 
 /// The caller must guard the version of the turn's record. Otherwise a removed consumer could get a notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
-    let score = now_ms.max(0).unsigned_abs();
-    transaction.write(Write::AddMember {
-        set: cancels(holder),
-        member: name.to_string().into(),
-        score,
-        queue_of: None,
-    });
+    transaction.join(cancels(holder), name.to_string(), now_ms);
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use tickfleet_model::ConsumerId;
 
 use super::{Liveness, NOTICES_MAX, SILENT_MS, cancels, consumers, leave_silent, silent};
 use crate::decision::{Context, Decision, Step};
-use crate::transaction::{Transaction, Write};
+use crate::transaction::Transaction;
 use crate::view::{Undecided, View};
 
 /// Each removal drops at most this many expired members of [`silent`](super::silent).
@@ -39,19 +39,18 @@ impl Decision for RemoveDeadConsumer {
         let mut transaction = Transaction::new(context.version.clone());
         liveness.guard_dead(&self.consumer, &mut transaction);
         for (member, _) in notices {
-            transaction.write(Write::RemoveMember { set: cancels(name), member: member.clone(), queue_of: None });
+            transaction.leave(cancels(name), member.clone());
         }
         if notices.len() == NOTICES_MAX {
             return Ok(Step::Commit(transaction, RemoveDeadConsumerResult::Partly));
         }
-        transaction.write(Write::RemoveMember { set: consumers(), member: name.into(), queue_of: None });
+        transaction.leave(consumers(), name);
         if let Liveness::Silent { lease_ends_ms, .. } = liveness {
             let old = u64::try_from(context.now_ms - SILENT_MS).unwrap_or(0);
             for (member, _) in view.first(&silent(), Some(old), SILENT_DROPPED_MAX)? {
                 leave_silent(member, &mut transaction);
             }
-            let score = lease_ends_ms.max(0).unsigned_abs();
-            transaction.write(Write::AddMember { set: silent(), member: name.into(), score, queue_of: None });
+            transaction.join(silent(), name, lease_ends_ms);
         }
         Ok(Step::Commit(transaction, RemoveDeadConsumerResult::Done))
     }

@@ -49,7 +49,7 @@ impl Store {
         let mut transaction = Transaction::new(self.versions().draw());
         let set = SetKey::new(format!("inboxes:{tenant}"));
         let member = inbox.as_str().into();
-        transaction.write(Write::RemoveMember { set, member, queue_of: None });
+        transaction.leave(set, member);
         self.seam().commit(&[transaction]).await.map(drop)
     }
 }

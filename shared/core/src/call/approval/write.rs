@@ -37,21 +37,17 @@ impl Writing<'_> {
     }
 
     pub(super) fn join(&self, transaction: &mut Transaction, agent: &AgentId, until_ms: i64) {
-        let mut join = |set, member: Arc<str>, score: i64| {
-            transaction.write(Write::AddMember { set, member, score: score.unsigned_abs(), queue_of: None });
-        };
-        join(waiting(), format!("{}:{}", self.tenant, self.id).into(), self.now_ms);
-        join(waiting_of(self.tenant), self.id.into(), until_ms);
-        join(waiting_of_agent(self.tenant, agent), self.id.into(), until_ms);
+        transaction
+            .join(waiting(), format!("{}:{}", self.tenant, self.id), self.now_ms)
+            .join(waiting_of(self.tenant), self.id, until_ms)
+            .join(waiting_of_agent(self.tenant, agent), self.id, until_ms);
     }
 
     pub(super) fn leave(&self, transaction: &mut Transaction, agent: &AgentId) {
-        let mut leave = |set, member: Arc<str>| {
-            transaction.write(Write::RemoveMember { set, member, queue_of: None });
-        };
-        leave(waiting(), format!("{}:{}", self.tenant, self.id).into());
-        leave(waiting_of(self.tenant), self.id.into());
-        leave(waiting_of_agent(self.tenant, agent), self.id.into());
+        transaction
+            .leave(waiting(), format!("{}:{}", self.tenant, self.id))
+            .leave(waiting_of(self.tenant), self.id)
+            .leave(waiting_of_agent(self.tenant, agent), self.id);
     }
 
     pub(super) fn report(&self, transaction: &mut Transaction, event: &str, call: &CallName, more: &[(&str, String)]) {

@@ -92,12 +92,7 @@ struct Mention(&'static str);
 
 impl Section for Mention {
     fn add_to(&self, transaction: &mut Transaction, _: &View, _: &Context) -> Result<(), Undecided> {
-        transaction.write(Write::AddMember {
-            set: crate::SetKey::new("facts"),
-            member: self.0.into(),
-            score: 0,
-            queue_of: None,
-        });
+        transaction.join(crate::SetKey::new("facts"), self.0, 0);
         Ok(())
     }
 }
