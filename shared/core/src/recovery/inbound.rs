@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tickfleet_model::{AgentId, InboxName, TenantId, TurnId};
+use tickfleet_model::{AgentId, InboxName, RejectionCode, TenantId, TurnId};
 
 use super::lease::Lease;
 use super::reap::{HeldEntry, ReapResult, dead_letter};
@@ -249,7 +249,7 @@ impl ReapInbound<'_> {
     fn quarantine(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let message = Message::of(&self.entry);
         let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
-        dead_letter(transaction, &first, "poison", &message.unread(), self.bounds);
+        dead_letter(transaction, &first, RejectionCode::Poison, &message.unread(), self.bounds);
         if let Some((name, known)) = given(&self.entry, view)? {
             let ended = GivenId { digest: known.value.digest, state: GivenState::Ended };
             transaction.guard(Guard::Version(name.given(), known.version));

@@ -7,17 +7,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tickfleet_model::RejectionCode;
 
 use super::lease::Lease;
 use super::regroup::{GROUP_MAX, HeldSlice, Load, Redelivery, regroup};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
-use crate::keys::{self, TurnName, limits};
+use crate::keys::{TurnName, limits};
 use crate::mutant;
 use crate::record::{Debited, Record, Stored};
 use crate::transaction::{
     Conflict, CounterKey, EntryId, Guard, RecordKey, StreamKey, TimerRule, Transaction, Version, Write,
 };
+use crate::turn::dead_letter::DeadLetter;
 use crate::turn::end::{parts, return_permits};
 use crate::turn::slice::{dispatch, fields};
 use crate::turn::state::EndReason;
@@ -214,7 +216,7 @@ impl Reap<'_> {
         let mut transaction = Transaction::new(context.version.clone());
         self.lease.guard(&mut transaction, context, self.bounds.lease_ms);
         for (entry, why) in belongings.foreign.iter().take(GROUP_MAX as usize) {
-            dead_letter(&mut transaction, entry, "unreadable", why, self.bounds);
+            dead_letter(&mut transaction, entry, RejectionCode::Unreadable, why, self.bounds);
         }
         let foreign = belongings.foreign.iter().take(GROUP_MAX as usize).map(|(entry, _)| *entry);
         for entry in foreign.chain(belongings.stale.iter().take(GROUP_MAX as usize).copied()) {
@@ -308,20 +310,18 @@ pub fn end_soon(
 }
 
 /// The entry's content may be secret, so the dead letter contains only the reason.
-pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &str, why: &str, bounds: &Bounds) {
-    let field = |name: &str, value: &str| (Arc::from(name), Bytes::copy_from_slice(value.as_bytes()));
-    let tenant = entry.name().map(|name| name.tenant.to_string()).unwrap_or_default();
-    transaction.write(Write::Append {
-        log: keys::dead(),
-        fields: vec![
-            field("from", entry.queue.as_str()),
-            field("entry", entry.entry.as_str()),
-            field("reason", reason),
-            field("raw", &why.chars().take(500).collect::<String>()),
-            field("tenant", &tenant),
-        ],
-        max_entries: bounds.dead_entries_max,
-    });
+pub fn dead_letter(
+    transaction: &mut Transaction,
+    entry: &HeldEntry,
+    reason: RejectionCode,
+    why: &str,
+    bounds: &Bounds,
+) {
+    let HeldEntry { queue, entry: id, .. } = entry;
+    let name = entry.name();
+    let raw = why.chars().take(500).collect::<String>().into();
+    let tenant = name.as_ref().map(|name| &name.tenant);
+    DeadLetter { from: queue.as_str(), entry: id.as_str(), reason, raw, tenant }.add_to(transaction, bounds);
 }
 
 impl Turn {

@@ -4,8 +4,7 @@
 //! slice keeps its fence, and reports the calls that ran. The turn's timer, which is due at once, ends the turn. A
 //! cancel that arrives before its turn waits for the admission. Such early cancels are bounded in number and lifetime.
 
-use bytes::Bytes;
-use tickfleet_model::limits;
+use tickfleet_model::{RejectionCode, limits};
 
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
@@ -13,6 +12,7 @@ use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::Stored;
 use crate::transaction::{Conflict, Guard, TimerRule, Transaction, Write};
+use crate::turn::dead_letter::DeadLetter;
 use crate::turn::end::{GivenId, GivenState, cascade_timer};
 use crate::turn::{Cancellation, Turn};
 use crate::view::{Query, Undecided, Value, View};
@@ -60,7 +60,10 @@ impl Decision for Cancel<'_> {
             Ok(None) => self.end_absent(transaction, view, context),
             // An unreadable record must not block the cancels of the other descendants.
             Err(Undecided::Unreadable { why, .. }) if self.above.is_some() => {
-                dead_letter(&mut transaction, &self.name, &why.to_string(), self.bounds);
+                let (entry, raw) = (self.name.to_string(), why.to_string().into());
+                let (reason, tenant) = (RejectionCode::Unreadable, Some(&self.name.tenant));
+                let letter = DeadLetter { from: "under", entry: &entry, reason, raw, tenant };
+                letter.add_to(&mut transaction, self.bounds);
                 Ok(Step::Commit(transaction, Canceled::Unreadable))
             }
             Err(undecided) => Err(undecided),
@@ -156,22 +159,6 @@ fn bounded(reason: &str) -> String {
     let max = limits::REASON_BYTES_MAX.min(reason.len());
     let upto = (0..=max).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
     reason.get(..upto).unwrap_or_default().to_owned()
-}
-
-fn dead_letter(transaction: &mut Transaction, name: &TurnName, why: &str, bounds: &Bounds) {
-    let field = |name: &str, value: &str| (std::sync::Arc::from(name), Bytes::copy_from_slice(value.as_bytes()));
-    let tenant = name.tenant.as_str();
-    transaction.write(Write::Append {
-        log: keys::dead(),
-        fields: vec![
-            field("from", "under"),
-            field("entry", &name.to_string()),
-            field("reason", "unreadable"),
-            field("raw", why),
-            field("tenant", tenant),
-        ],
-        max_entries: bounds.dead_entries_max,
-    });
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

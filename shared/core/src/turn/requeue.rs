@@ -1,6 +1,7 @@
 //! Requeues a slice that its holder does not run.
 
 use bytes::Bytes;
+use tickfleet_model::RejectionCode;
 
 use super::expire::begin_ending;
 use super::holder;
@@ -207,7 +208,7 @@ impl Decision for DeadLetterStrayEntry<'_> {
             return Ok(Step::Return(false));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        dead_letter(&mut transaction, self.entry, "unreadable", self.why, self.bounds);
+        dead_letter(&mut transaction, self.entry, RejectionCode::Unreadable, self.why, self.bounds);
         transaction.guard(self.entry.is_held());
         Ok(Step::Commit(transaction, true))
     }
