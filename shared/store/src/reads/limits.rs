@@ -41,7 +41,8 @@ impl Store {
         Ok(SeenCounters { counters: counters.filter(|(_, facts)| !is_held || facts.held > 0).collect(), complete })
     }
 
-    async fn states_of(
+    /// By name. The flag is true if the result has all counters.
+    pub(crate) async fn states_of(
         &self,
         limit: &str,
         seen_max: usize,

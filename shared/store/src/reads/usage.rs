@@ -7,8 +7,6 @@ use tickfleet_model::TenantId;
 
 use crate::{Store, StoreError};
 
-const STEP: usize = 1_000;
-
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Used {
     pub requests: u64,
@@ -47,27 +45,13 @@ impl Store {
         for day_ms in days_ms {
             let mut day = DayUsage { day_ms: *day_ms, ..DayUsage::default() };
             for unit in UsageUnit::ALL {
-                for (agent, used) in self.amounts_of(&unit.limit(tenant, *day_ms)).await? {
-                    day.total.add(unit, used);
-                    day.agents.entry(agent).or_default().add(unit, used);
+                for (agent, state) in self.states_of(&unit.limit(tenant, *day_ms), usize::MAX).await?.0 {
+                    day.total.add(unit, state.used);
+                    day.agents.entry(agent).or_default().add(unit, state.used);
                 }
             }
             found.push(day);
         }
         Ok(found)
-    }
-
-    async fn amounts_of(&self, limit: &str) -> Result<BTreeMap<String, u64>, StoreError> {
-        let mut amounts = BTreeMap::new();
-        let mut cursor = 0;
-        loop {
-            let (page, next) = self.seam().scan_counters(limit, cursor, STEP).await?;
-            // Store by name, because a scan may return a counter twice.
-            amounts.extend(page.into_iter().map(|(counter, state)| (counter.to_string(), state.used)));
-            cursor = next;
-            if cursor == 0 {
-                return Ok(amounts);
-            }
-        }
     }
 }

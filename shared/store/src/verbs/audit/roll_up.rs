@@ -4,8 +4,6 @@ use tickfleet_core::audit::statistics::{CountCalls, CountResult, Statistics, day
 
 use crate::{Store, StoreError};
 
-const READ_MAX: usize = 1_000;
-
 impl Store {
     /// `before` is empty at the start, `upto` is inclusive. Returns false and adds nothing if another process has
     /// counted the entries in the meantime. A repeated call does not count entries twice.
@@ -23,20 +21,7 @@ impl Store {
 
     /// Sorted by name. `day` counts the days since 1970.
     pub async fn day_counts(&self, day: i64) -> Result<Vec<(String, u64)>, StoreError> {
-        let limit = day_counts(day);
-        let mut counts = Vec::new();
-        let mut cursor = 0;
-        loop {
-            let (found, next) = self.seam().scan_counters(&limit, cursor, READ_MAX).await?;
-            counts.extend(found.into_iter().map(|(count, state)| (count.to_string(), state.used)));
-            if next == 0 {
-                break;
-            }
-            cursor = next;
-        }
-        // Remove duplicates, because a scan may return a counter twice.
-        counts.sort();
-        counts.dedup_by(|one, other| one.0 == other.0);
-        Ok(counts)
+        let (states, _) = self.states_of(&day_counts(day), usize::MAX).await?;
+        Ok(states.into_iter().map(|(count, state)| (count, state.used)).collect())
     }
 }
