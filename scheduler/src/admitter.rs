@@ -18,7 +18,7 @@ use tickfleet_model::{ConsumerId, RejectionCode, TaskGrant, limits};
 use tickfleet_ops::metrics::{Decision, LimitAction, Metrics};
 use tickfleet_protocol::{RejectionStatus, parse_turn};
 use tickfleet_store::seam::RunError;
-use tickfleet_store::{Store, StoreError, TurnName};
+use tickfleet_store::{Store, StoreError, TurnName, worker_queues};
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
@@ -28,7 +28,6 @@ use crate::intake::{BatchHandler, Intake, WRONG_SHARD, rejections_length};
 use crate::janitor::trim_inbox;
 use crate::policy::PolicySnapshot;
 use crate::policy_tracker::PolicyTracker;
-use crate::recovery::slices;
 use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
 const ROOM_EVERY: Duration = Duration::from_millis(50);
@@ -137,7 +136,7 @@ impl Admitter {
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
-        let queues = slices();
+        let queues = worker_queues();
         let backlogs = try_join_all(queues.iter().map(|queue| self.store.seam().backlog(queue))).await?;
         let out: u64 = backlogs.iter().map(|backlog| backlog.waiting + backlog.held).sum();
         Ok(out < if used >= max { FULL_SLICES } else { TIGHT_SLICES })

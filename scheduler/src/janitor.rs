@@ -13,7 +13,7 @@ use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{AgentId, TenantId, limits};
 use tickfleet_ops::progress::Progress;
 use tickfleet_store::seam::TrimBounds;
-use tickfleet_store::{Store, StoreError, entry_ms};
+use tickfleet_store::{Store, StoreError, entry_ms, entry_number};
 use tokio_util::sync::CancellationToken;
 
 use crate::policy::has_slot_limits;
@@ -276,16 +276,10 @@ fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreE
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
     let read_upto = match store.query(Query::Record(read)).await? {
-        Value::Record(Some(text)) => read_position(&text),
+        Value::Record(Some(text)) => std::str::from_utf8(&text).ok().and_then(entry_number),
         _ => None,
     };
     let log = StreamKey::new(format!("replies:{tenant}:{inbox}"));
     let read_upto = read_upto.max(store.seam().acknowledged(&log).await?);
     store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
-}
-
-/// Returns the position in the form of [`TrimBounds::read_upto`].
-fn read_position(text: &[u8]) -> Option<u128> {
-    let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
-    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
 }

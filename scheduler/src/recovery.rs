@@ -10,10 +10,10 @@ use tickfleet_core::workers::{
     self, ListHolder, Liveness, ReapPermit, RemoveDeadConsumer, RemoveDeadConsumerResult, RequestReapPermit,
 };
 use tickfleet_core::{StreamKey, Value, keys};
-use tickfleet_model::{ConsumerId, Priority, TenantId};
+use tickfleet_model::{ConsumerId, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Store, StoreError};
+use tickfleet_store::{Store, StoreError, queues, worker_queues};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -107,7 +107,7 @@ impl Recovery {
 
     /// Adds missing consumers that hold entries to the list of consumers (see [`ListHolder`]).
     async fn list_holders(&self) -> Result<(), StoreError> {
-        for queue in inbound().into_iter().chain(slices()) {
+        for queue in queues() {
             for holder in self.store.seam().consumers(&queue).await?.into_iter().filter(|one| one.held > 0) {
                 let Ok(consumer) = ConsumerId::new(&*holder.name) else { continue };
                 self.store.decide(ListHolder { consumer }).await?;
@@ -123,7 +123,7 @@ impl Recovery {
         self.reap_inbound(consumer, &lease, recovered).await?;
         let bounds = self.store.bounds();
         for _ in 0..STEPS_MAX {
-            let held = held_entries(&self.store, &slices(), consumer.as_str(), HELD_MAX).await?;
+            let held = held_entries(&self.store, &worker_queues(), consumer.as_str(), HELD_MAX).await?;
             if held.is_empty() {
                 return self.remove_dead_consumer(consumer).await;
             }
@@ -175,7 +175,7 @@ impl Recovery {
         while self.store.decide(RemoveDeadConsumer { consumer: consumer.clone() }).await?.result
             == RemoveDeadConsumerResult::Partly
         {}
-        for queue in inbound().into_iter().chain(slices()) {
+        for queue in queues() {
             self.store.seam().remove_consumer(&queue, consumer.as_str()).await?;
         }
         Ok(())
@@ -200,8 +200,4 @@ impl Recovery {
 
 pub(crate) fn inbound() -> Vec<StreamKey> {
     vec![keys::turns(), keys::tasks()]
-}
-
-pub(crate) fn slices() -> Vec<StreamKey> {
-    Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]).collect()
 }

@@ -6,12 +6,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
 use tickfleet_core::workers::{EndLease, Heartbeat, LeaseBefore, Role, Slots};
-use tickfleet_core::{StreamKey, keys};
 use tickfleet_model::policy::Pause;
-use tickfleet_model::{ConsumerId, Priority, limits};
+use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Store, StoreError, worker_of};
+use tickfleet_store::{Store, StoreError, worker_of, worker_queues};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -209,7 +208,7 @@ impl Lease {
             }
             rounds += 1;
             if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE)
-                && let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::SeenBefore).await
+                && let Err(error) = self.strays.return_entries(consumer, &worker_queues(), StrayScope::SeenBefore).await
             {
                 tracing::debug!(%error, "failed to compare leased slices");
             }
@@ -226,7 +225,7 @@ impl Lease {
 
     /// Returns entries of a dropped take. Otherwise, they would count as crashes of this worker when the lease ends.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
-        if let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::All).await {
+        if let Err(error) = self.strays.return_entries(consumer, &worker_queues(), StrayScope::All).await {
             tracing::warn!(%error, "failed to return the last delivery; other workers take it over");
         }
     }
@@ -238,10 +237,6 @@ impl Lease {
             tracing::debug!(%error, "failed to release the lease; it expires by itself");
         }
     }
-}
-
-fn queues() -> Vec<StreamKey> {
-    Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]).collect()
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use tickfleet_core::record::Debited;
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{Note, RequeueReason, SettleResult, Slice};
-use tickfleet_core::{CounterKey, EntryId, View};
+use tickfleet_core::{CounterKey, View};
 use tickfleet_engine::report::{self, ReportOptions, ReportedCall, limit_words};
 use tickfleet_model::policy::{FactRow, ShadowDenial};
 use tickfleet_model::{Call, CallId, CallResult, Context, Durability, Effect, Outcome, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
-use tickfleet_store::Store;
+use tickfleet_store::{Store, entry_ms};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
@@ -175,7 +175,7 @@ impl Pipeline {
 
     async fn run_calls(&self, slice: Arc<Slice>, lease: SliceLease, slot: Slot) {
         // The ID of the slice's entry contains the time of the dispatch, by the store's clock.
-        let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
+        let dispatched_ms = entry_ms(slice.entry.as_str()).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.turn.head.context.clone());
         let mut run = SliceRun::new(slice, lease);
@@ -512,11 +512,6 @@ fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
     (!is_used).then(|| (slice.name.tenant.clone(), asked))
-}
-
-/// In milliseconds, by the store's clock.
-fn entry_ms(entry: &EntryId) -> Option<i64> {
-    entry.as_str().split_once('-')?.0.parse().ok()
 }
 
 /// The limits in shadow mode that would have delayed the call. If an admission exceeds a maximum by n calls, the limit

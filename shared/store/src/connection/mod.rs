@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use backoff::backoff::Backoff as _;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Value};
+use redis::{AsyncConnectionConfig, InfoDict, Value};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
@@ -74,8 +74,8 @@ impl OpenConnection {
     /// Empty if Redis does not report the ID. Scripts then read the ID themselves.
     async fn run_id(&self) -> Result<&str, redis::RedisError> {
         let ask = || async {
-            let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut self.connection.clone()).await?;
-            Ok(run_id_of(&info).to_owned())
+            let info: InfoDict = redis::cmd("INFO").arg("server").query_async(&mut self.connection.clone()).await?;
+            Ok(info.get("run_id").unwrap_or_default())
         };
         self.run_id.get_or_try_init(ask).await.map(String::as_str)
     }
@@ -394,10 +394,6 @@ impl Connection {
 }
 
 pub(crate) type PipelineReplies = Vec<redis::RedisResult<Value>>;
-
-fn run_id_of(info: &str) -> &str {
-    info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim_end()
-}
 
 /// From 50 ms to 2 s, with jitter, without a limit on attempts.
 pub struct Backoff {

@@ -9,7 +9,7 @@ use std::ops::Bound;
 
 use tickfleet_core::{EntryId, keys};
 
-use super::field;
+use super::{entry_number, field};
 use crate::seam::inspect::Range;
 use crate::{Store, StoreError, TurnName};
 
@@ -39,7 +39,7 @@ struct Search<'a> {
     store: &'a Store,
     needles: Vec<String>,
     expected: usize,
-    found: BTreeMap<(u64, u64), String>,
+    found: BTreeMap<u128, String>,
     read: usize,
 }
 
@@ -132,7 +132,7 @@ impl Search<'_> {
         for (id, fields) in page {
             let text = field(&fields, "audit");
             if self.needles.iter().all(|needle| text.contains(needle.as_str())) {
-                self.found.insert(number(id.as_str()), text);
+                self.found.insert(entry_number(id.as_str()).unwrap_or_default(), text);
             }
         }
         Ok(last)
@@ -161,9 +161,4 @@ fn range_of(from: &str, until: &str, count: usize) -> Range {
         }
     };
     Range { from: bound(from, 0), upto: bound(until, u64::MAX), ..Range::oldest(count) }
-}
-
-fn number(id: &str) -> (u64, u64) {
-    let (ms, seq) = id.split_once('-').unwrap_or((id, "0"));
-    (ms.parse().unwrap_or_default(), seq.parse().unwrap_or_default())
 }

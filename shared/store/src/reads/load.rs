@@ -36,8 +36,7 @@ impl Store {
         let now_ms = self.now_ms().await?;
         let alive = self.nodes(now_ms).await?.into_iter().filter(|node| node.lease_left_ms > 0);
         let slots = alive.filter_map(|node| node.slots).map(|slots| slots.all as u64).sum();
-        let queues: Vec<_> = worker_queues().collect();
-        let states = self.seam().queue_states(&queues).await?;
+        let states = self.seam().queue_states(&worker_queues()).await?;
         let in_flight = states.iter().map(|queue| queue.waiting + queue.held).sum();
         let read = states.iter().map(|queue| queue.added.saturating_sub(queue.waiting)).sum();
         Ok(FleetLoad { slots, in_flight, read: Some(read), now_ms })

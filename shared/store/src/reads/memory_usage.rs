@@ -14,11 +14,8 @@ impl MemoryUsage {
     }
 }
 
-pub(crate) fn memory_of(info: &str) -> MemoryUsage {
-    let read = |name: &str| {
-        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
-    };
+pub(crate) fn memory_of(info: &redis::InfoDict) -> MemoryUsage {
+    let read = |name| info.get(name).unwrap_or(0);
     MemoryUsage { used: read("used_memory"), max: read("maxmemory") }
 }
 

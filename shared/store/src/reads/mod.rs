@@ -25,12 +25,15 @@ use tickfleet_model::Priority;
 use crate::{Store, StoreError};
 
 /// The ready queues come first. In each group, the most urgent queue comes first.
-pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
+#[must_use]
+pub fn worker_queues() -> Vec<StreamKey> {
     let suspects = Priority::ALL.into_iter().map(keys::suspect);
-    Priority::ALL.into_iter().map(keys::ready).chain(suspects)
+    Priority::ALL.into_iter().map(keys::ready).chain(suspects).collect()
 }
 
-pub(crate) fn queues() -> Vec<StreamKey> {
+/// The inbound streams, then the queues of workers.
+#[must_use]
+pub fn queues() -> Vec<StreamKey> {
     [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
 }
 
@@ -38,6 +41,13 @@ pub(crate) fn queues() -> Vec<StreamKey> {
 #[must_use]
 pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
+}
+
+/// The ID as one number, `<ms> << 64 | <sequence>`. `None` if the text is not an entry ID.
+#[must_use]
+pub fn entry_number(id: &str) -> Option<u128> {
+    let (ms, sequence) = id.split_once('-')?;
+    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
 }
 
 pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {

@@ -1,5 +1,6 @@
 use super::*;
 use tickfleet_core::TimerRule;
+use tickfleet_store::entry_number;
 use tickfleet_store::seam::{QueueCounts, TrimBounds};
 
 fn put_for(name: &str, ttl_ms: i64) -> Write {
@@ -269,19 +270,14 @@ async fn replies_count_as_read_after_all_groups_acknowledge_them() {
             let pending: Vec<(String, String, u64, u64)> = b.command(&["XPENDING", &full, group, "-", "+", "9"]).await;
             ids = pending.into_iter().map(|(id, ..)| id).collect();
             let acknowledged = b.store.acknowledged(&log).await.unwrap();
-            assert!(acknowledged < number(&ids[0]), "{acknowledged:?}");
+            assert!(acknowledged < entry_number(&ids[0]), "{acknowledged:?}");
             let _: u64 = b.command(&["XACK", &full, group, &ids[1]]).await;
-            assert!(b.store.acknowledged(&log).await.unwrap() < number(&ids[0]));
+            assert!(b.store.acknowledged(&log).await.unwrap() < entry_number(&ids[0]));
             let _: u64 = b.command(&["XACK", &full, group, &ids[0]]).await;
-            assert_eq!(b.store.acknowledged(&log).await.unwrap(), number(&ids[1]));
+            assert_eq!(b.store.acknowledged(&log).await.unwrap(), entry_number(&ids[1]));
         }
-        let keep = TrimBounds { read_upto: number(&ids[1]), ..TrimBounds::default() };
+        let keep = TrimBounds { read_upto: entry_number(&ids[1]), ..TrimBounds::default() };
         assert_eq!(b.store.trim(&log, keep).await.unwrap(), 2);
     })
     .await;
-}
-
-fn number(id: &str) -> Option<u128> {
-    let (ms, sequence) = id.split_once('-')?;
-    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
 }

@@ -67,8 +67,7 @@ impl Watch {
                 ..ServerLoad::default()
             });
         }
-        let info: String = self.store.connection().query(RedisCommand::Watch, &redis::cmd("INFO")).await?;
-        Ok(server_load(&info))
+        Ok(server_load(&self.store.connection().query(RedisCommand::Watch, &redis::cmd("INFO")).await?))
     }
 
     pub async fn poll(&mut self) -> Result<ShardView, StoreError> {

@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisResult, Value, cmd, pipe};
+use redis::{Cmd, InfoDict, RedisResult, Value, cmd, pipe};
 use tickfleet_core::{EntryId, SetKey, StreamKey};
 
 use super::RedisStore;
@@ -188,7 +188,7 @@ impl RedisStore {
         ask.cmd("TIME");
         ask.cmd("HMGET").arg(format!("{}meta", self.prefix)).arg(&["last_ms", "state", "steps", "step_ms"]);
         ask.cmd("INFO").arg("memory");
-        let ((seconds, micros), meta, info): ((i64, i64), Vec<Option<String>>, String) =
+        let ((seconds, micros), meta, info): ((i64, i64), Vec<Option<String>>, InfoDict) =
             self.connection.pipeline(RedisCommand::Backlog, &ask).await?;
         let memory = memory_of(&info);
         let found = shard_stats(seconds * 1_000 + micros / 1_000, &meta);

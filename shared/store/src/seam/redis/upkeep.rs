@@ -10,11 +10,11 @@ use super::encode::{encode_idle, encode_pressure, encode_queues, field_before, h
 use super::read::list;
 use super::reply::{bytes, counter_state};
 use super::take::{field, held_by_group};
-use crate::StoreError;
 use crate::connection::command::RedisCommand;
 use crate::reads::memory_usage::memory_of;
 use crate::script::reply::{into_text, number_of};
 use crate::seam::{Consumer, GROUP, QueueCounts, TrimBounds};
+use crate::{StoreError, entry_number};
 
 impl RedisStore {
     pub(super) async fn make_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError> {
@@ -128,8 +128,7 @@ impl RedisStore {
     }
 
     pub(super) async fn sample(&self) -> Result<(u64, u64), StoreError> {
-        let info: String = self.connection.query(RedisCommand::Probe, cmd("INFO").arg("memory")).await?;
-        let memory = memory_of(&info);
+        let memory = memory_of(&self.connection.query(RedisCommand::Probe, cmd("INFO").arg("memory")).await?);
         self.commit_encoded(&encode_pressure(memory.is_tight())).await?;
         Ok((memory.used, memory.max))
     }
@@ -187,9 +186,4 @@ pub(super) fn escaped(text: &str) -> String {
         pattern.push(character);
     }
     pattern
-}
-
-fn entry_number(id: &str) -> Option<u128> {
-    let (ms, sequence) = id.split_once('-')?;
-    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
 }

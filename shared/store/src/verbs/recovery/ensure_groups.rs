@@ -1,8 +1,6 @@
 use tickfleet_core::settings::policy::{self, Policies};
-use tickfleet_core::{StreamKey, keys};
-use tickfleet_model::Priority;
 
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, queues};
 
 impl Store {
     /// [`StoreError::Shards`] means that the data was written with another number of shards.
@@ -14,9 +12,4 @@ impl Store {
         }
         self.seam().ensure_queues(&queues()).await
     }
-}
-
-fn queues() -> Vec<StreamKey> {
-    let of_workers = Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]);
-    [keys::turns(), keys::tasks()].into_iter().chain(of_workers).collect()
 }
