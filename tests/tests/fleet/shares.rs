@@ -41,6 +41,21 @@ fn slow(begun: &BegunTenants) -> TypedTool {
     })
 }
 
+/// Each call waits for a permit of the gate, or until the gate is closed.
+fn gated(begun: &BegunTenants, gate: &Arc<Semaphore>) -> TypedTool {
+    let (begun, gate) = (Arc::clone(begun), Arc::clone(gate));
+    TypedTool::new("slow", "Waits.", Effect::Read, move |context: CallContext, _: Nothing| {
+        let (begun, gate) = (Arc::clone(&begun), Arc::clone(&gate));
+        async move {
+            begun.lock().unwrap().push(context.tenant.to_string());
+            if let Ok(permit) = gate.acquire().await {
+                permit.forget();
+            }
+            Ok::<_, ToolError>(Done { is_done: true })
+        }
+    })
+}
+
 fn limit(key: LimitKey, bound: LimitBound) -> Limit {
     Limit {
         name: "slots".into(),
@@ -79,8 +94,8 @@ fn by_default(policy: &mut Policy) {
     assert_eq!(policy.limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(), ["fair_share"]);
 }
 
-async fn start(begun: &BegunTenants, policy: fn(&mut Policy)) -> Fleet {
-    let tools = vec![slow(begun)];
+async fn start(tool: TypedTool, policy: fn(&mut Policy)) -> Fleet {
+    let tools = vec![tool];
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
     fleet
@@ -119,58 +134,41 @@ async fn until_over(fleet: &Fleet, begun: &BegunTenants, calls: usize) {
     }
 }
 
-fn count(calls: &[String], tenant: &str) -> usize {
-    calls.iter().filter(|of| *of == tenant).count()
+async fn until_admitted(fleet: &Fleet) {
+    fleet.until("all turns are taken in", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
 }
 
-async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usize {
-    let before = begun.lock().unwrap().len();
-    submit_all(&fleet.server, fleet.store.keys(), &turns("globex", 1)).await;
-    loop {
-        let at = begun.lock().unwrap().iter().skip(before).position(|tenant| tenant == "globex");
-        if let Some(calls) = at {
-            return calls;
-        }
-        // Only the tool's record shows the begun call, so this polls.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+/// Returns how many calls of a flood began before the last of these calls, which were submitted while all slots were
+/// busy.
+async fn calls_of_the_flood_before(policy: fn(&mut Policy), calls: usize) -> usize {
+    let begun = BegunTenants::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let fleet = start(gated(&begun, &gate), policy).await;
+    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
+    until_begun(&begun, SLOTS).await;
+    until_admitted(&fleet).await;
+    submit_all(&fleet.server, fleet.store.keys(), &turns("globex", calls)).await;
+    until_admitted(&fleet).await;
+    gate.close();
+    until_over(&fleet, &begun, FLOOD + calls).await;
+    fleet.stop().await;
+    let last = begun.lock().unwrap().iter().rposition(|tenant| tenant == "globex").unwrap();
+    last + 1 - calls - SLOTS
 }
 
-/// Some calls of the flood may begin before the other tenant's call: they occupy the slots, or begin while the other
-/// tenant's turn is admitted.
+/// Some calls of the flood are dispatched before the first call has to wait for a share.
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_one_tenant_does_not_delay_another_tenants_call() {
-    let begun = BegunTenants::default();
-    let fleet = start(&begun, sharing).await;
-    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
-    until_begun(&begun, FLOOD / 4).await;
-    let before = calls_before_one_of_globex(&fleet, &begun).await;
+    let before = calls_of_the_flood_before(sharing, 1).await;
     assert!(before < BEFORE_MAX, "{before} calls of the flood began before it");
-    until_over(&fleet, &begun, FLOOD + 1).await;
-    fleet.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
-    const CALLS: usize = 9;
-    const FLOOD: usize = super::shares::FLOOD / 2 * 3;
-    let begun = BegunTenants::default();
-    let fleet = start(&begun, by_default).await;
-    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
-    until_begun(&begun, SLOTS).await;
-    // Entries that no scheduler has read yet would be admitted before the other tenant's turns, so this waits.
-    fleet.until("the flood is taken in", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
-    let mut before = Vec::new();
-    for _ in 0..CALLS {
-        before.push(calls_before_one_of_globex(&fleet, &begun).await);
-    }
-    eprintln!("calls of the flood that began before each of the other tenant's: {before:?}");
-    assert!(count(&begun.lock().unwrap(), "acme") < FLOOD, "the flood is not over");
-    assert!(before.iter().all(|calls| *calls < BEFORE_MAX), "{before:?}");
-    until_over(&fleet, &begun, FLOOD + CALLS).await;
-    fleet.stop().await;
+async fn by_default_a_flood_delays_no_other_tenants_calls() {
+    let before = calls_of_the_flood_before(by_default, 9).await;
+    assert!(before < BEFORE_MAX, "{before} calls of the flood began before the last one");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -198,25 +196,19 @@ async fn turns_that_wait_for_a_fair_share_count_as_ready_backlog() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_fairness_the_flood_goes_first() {
-    let begun = BegunTenants::default();
     let off = |policy: &mut Policy| {
         two_tenants(policy);
         policy.limits = limits_with(&[("TICKFLEET_FAIRNESS_TENANTS", "false")]);
         assert!(policy.limits.is_empty(), "one setting turns it off");
     };
-    let fleet = start(&begun, off).await;
-    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
-    until_begun(&begun, SLOTS).await;
-    let before = calls_before_one_of_globex(&fleet, &begun).await;
+    let before = calls_of_the_flood_before(off, 1).await;
     assert!(before > FLOOD / 2, "{before} calls of the flood began before it");
-    until_over(&fleet, &begun, FLOOD + 1).await;
-    fleet.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shares_are_not_counted_while_slots_are_free() {
     let begun = BegunTenants::default();
-    let fleet = start(&begun, by_default).await;
+    let fleet = start(slow(&begun), by_default).await;
     for number in 1..=SLOTS {
         let tenant = if number % 2 == 0 { "acme" } else { "globex" };
         submit_all(&fleet.server, fleet.store.keys(), &turns(tenant, 1)).await;
@@ -232,16 +224,33 @@ async fn shares_are_not_counted_while_slots_are_free() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_tenants_share_slots_by_weight() {
     let begun = BegunTenants::default();
-    let fleet = start(&begun, sharing).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let fleet = start(gated(&begun, &gate), sharing).await;
     let both = turns("acme", FLOOD).into_iter().zip(turns("globex", FLOOD)).flat_map(|(a, g)| [a, g]);
     submit_all(&fleet.server, fleet.store.keys(), &both.collect::<Vec<_>>()).await;
-    until_begun(&begun, FLOOD).await;
-    let calls = begun.lock().unwrap()[FLOOD / 3..FLOOD].to_vec();
-    let acme = count(&calls, "acme");
-    let globex = count(&calls, "globex");
-    let part = acme * 1_000 / (acme + globex);
-    eprintln!("of 1,000 calls, {part} were those of the tenant with three quarters of the weight");
-    assert!((675..=825).contains(&part), "{acme} to {globex}");
+    until_begun(&begun, SLOTS).await;
+    until_admitted(&fleet).await;
+    // Of ten permits for eight slots, the tenant with three quarters of the weight has seven, and the other has two.
+    let mut shared_by_weight = 0;
+    for released in 1..FLOOD {
+        gate.add_permits(1);
+        until_begun(&begun, SLOTS + released).await;
+        let permits = loop {
+            let [acme, globex] = [fleet.used("slots", "acme").await, fleet.used("slots", "globex").await];
+            let permits = (acme.unwrap_or(0), globex.unwrap_or(0));
+            if permits.0 + permits.1 >= 9 {
+                break permits;
+            }
+            // No event reports the permits, so this polls.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        shared_by_weight += usize::from(permits == (7, 2));
+        if shared_by_weight == 20 {
+            break;
+        }
+    }
+    assert_eq!(shared_by_weight, 20);
+    gate.close();
     until_over(&fleet, &begun, 2 * FLOOD).await;
     fleet.stop().await;
 }
