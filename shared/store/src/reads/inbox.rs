@@ -48,8 +48,7 @@ impl Store {
         self.seam().drop_stream(&stream_of(tenant, inbox)).await?;
         let mut transaction = Transaction::new(self.versions().draw());
         let set = SetKey::new(format!("inboxes:{tenant}"));
-        let member = inbox.as_str().into();
-        transaction.leave(set, member);
+        transaction.leave(set, inbox.as_str());
         self.seam().commit(&[transaction]).await.map(drop)
     }
 }

@@ -5,6 +5,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 from tickfleet import Context, ToolError, tool
@@ -31,6 +32,15 @@ async def who(context: Context) -> dict[str, object]:
 def nap(seconds: float) -> int:
     """Sleeps without checking for cancellation."""
     time.sleep(seconds)
+    return os.getpid()
+
+
+@tool(effect="read")
+def meet(folder: str, count: int) -> int:
+    """Waits until this number of calls run at the same time, without checking for cancellation."""
+    tempfile.mkstemp(dir=folder)
+    while len(os.listdir(folder)) < count:
+        time.sleep(0.05)
     return os.getpid()
 
 

@@ -15,6 +15,8 @@ use tickfleet_tools::inner::Inner;
 use tickfleet_tools::{CallContext, Environment, Handler, ToolFailure, TypedTool};
 use tickfleet_tools_python::Pools;
 
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 const PYPI: [&str; 2] = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
 
 /// The Python packages, which are installed once, into cargo's target folder.
@@ -113,6 +115,17 @@ impl Tools {
     pub async fn stop(&self) {
         self.pools.stop().await;
     }
+}
+
+/// Drops a call that ignores cancellation, after its function has begun. The call continues while the folder exists.
+pub async fn drop_running_call(tools: &Tools) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let has_begun = async || fs::read_dir(folder.path()).unwrap().count() == 1;
+    tokio::select! {
+        ended = tools.call("meet", serde_json::json!({"folder": folder.path(), "count": 2})) => panic!("{ended:?}"),
+        () = until(PATIENCE, has_begun) => {}
+    }
+    folder
 }
 
 /// A process that has exited but was not reaped does not count.
