@@ -8,7 +8,7 @@ use tickfleet_core::counters::{DeleteCounters, PruneCounter, expiring};
 use tickfleet_core::dead::ForgetHandled;
 use tickfleet_core::task::external::DropExternalQueue;
 use tickfleet_core::task::lists::ExpireList;
-use tickfleet_core::{CounterKey, Query, RecordKey, SetKey, StreamKey, Transaction, Value, Write, audit, call, keys};
+use tickfleet_core::{CounterKey, Query, RecordKey, SetKey, StreamKey, Transaction, Value, audit, call, keys};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{AgentId, TenantId, limits};
 use tickfleet_ops::progress::Progress;

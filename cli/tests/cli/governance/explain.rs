@@ -1,7 +1,5 @@
 //! Questions such as "Why did this not run?" and "When can it run?", with the answers that `explain` gives.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 

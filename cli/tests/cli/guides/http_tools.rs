@@ -1,6 +1,5 @@
 //! Tests HTTP tools in a whole fleet, with services behind TLS.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

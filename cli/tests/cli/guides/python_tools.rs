@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::support::binary::{CommandOutput, DevFleet, command, submit, until_printed};
 use crate::support::documents::REPOSITORY;

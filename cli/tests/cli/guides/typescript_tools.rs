@@ -4,10 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::REPOSITORY;

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::time::Duration;
 
 use tickfleet_testkit::RedisServer;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_model::Effect;
 use tickfleet_tools::ToolFailure;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use support::{PATIENCE, Tools, def, drop_running_call, is_running, until};
 
