@@ -160,8 +160,8 @@ fn commands_reach_an_in_memory_fleet_over_its_socket() {
     CommandOutput::of(other.current_dir(folder.path()), "").exits(1).prints_error("another tickfleet dev runs in");
     fleet.run(&["dev"]).exits(2).prints_error("names another tickfleet dev: unset it");
 
-    let submit_call = |more: &[&str]| fleet.run(&submit(&[&["--wait", "--json"], more].concat()));
-    let replied = submit_call(&["--turn-id", "one", "--call", "echo {\"text\":\"hi\"}"]).exits(0).json();
+    let one = submit(&["--wait", "--json", "--turn-id", "one", "--call", "echo {\"text\":\"hi\"}"]);
+    let replied = fleet.run(&one).exits(0).json();
     assert_eq!(replied["results"][0]["output"]["text"], "hi", "{replied}");
     assert_eq!(fleet.run(&["reply", "demo:one", "--json"]).exits(0).json(), replied);
     fleet.run(&["doctor"]).exits(0).says("in the memory of one process").says("schedulers   1 alive");
@@ -230,7 +230,7 @@ async fn a_reply_can_be_read_again_while_its_record_exists() {
 
 #[tokio::test]
 async fn a_missing_or_misspelled_name_is_reported_with_a_fix() {
-    let (folder, conf) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (folder, conf) = (short_folder(), short_folder());
     std::fs::write(conf.path().join("tickfleet.yaml"), format!("redis: {{url: \"{NOWHERE}\"}}\n")).unwrap();
     let conf = conf.path().to_str().unwrap();
     let here = |args: &[&str]| {
