@@ -21,7 +21,7 @@ use crate::transaction::{
 };
 use crate::turn::dead_letter::DeadLetter;
 use crate::turn::end::{parts, return_permits};
-use crate::turn::slice::{dispatch, fields};
+use crate::turn::slice::{dispatch, fields, last_calls};
 use crate::turn::state::EndReason;
 use crate::turn::{Destination, Note, State, Suspect, Turn};
 use crate::view::{Fields, Query, Undecided, View};
@@ -258,7 +258,8 @@ impl Owned<'_> {
             transaction.guard(Guard::Version(self.name.record(), self.stored.version.clone()));
         }
         turn.note_debited(self.entry.text(fields::DEBITED));
-        let calls = self.calls();
+        let in_flight = turn.state.in_flight_upto().unwrap_or_default().saturating_sub(turn.position);
+        let calls = last_calls(&self.entry.fields, in_flight);
         let crashed = |turn: &mut Turn, suspect: Suspect| {
             turn.crashes += 1;
             turn.suspect = Some(suspect);
@@ -275,14 +276,6 @@ impl Owned<'_> {
             }
         }
         dispatch(transaction, &self.name, &mut turn, &calls);
-    }
-
-    fn calls(&self) -> Vec<Bytes> {
-        let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
-        let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
-        let open =
-            self.stored.value.state.in_flight_upto().unwrap_or_default().saturating_sub(self.stored.value.position);
-        calls.get(calls.len().saturating_sub(open)..).unwrap_or_default().to_vec()
     }
 }
 

@@ -7,7 +7,7 @@ use super::due::{Case, DueResult};
 use super::end::{EndedCall, Ending, ExecutionState, RenderedCall, leave_waits, parts};
 use super::holder;
 use super::settle::earlier_results;
-use super::slice::fields;
+use super::slice::last_calls;
 use super::state::{EndReason, State, Turn};
 use crate::keys::{self, TurnName};
 use crate::mutant;
@@ -161,13 +161,10 @@ impl Case<'_> {
             return Ok(calls);
         };
         let Some(entry) = self.view.entry(&turn.queue(&name.tenant), entry)? else { return Ok(calls) };
-        let in_slice: Vec<&Bytes> =
-            entry.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call).collect();
-        for (back, call) in in_slice.into_iter().rev().enumerate() {
-            let at = (upto - turn.position).checked_sub(back + 1);
-            if let Some(slot) = at.and_then(|at| calls.get_mut(at)) {
-                *slot = Some(call.clone());
-            }
+        let in_flight = upto - turn.position;
+        let in_slice = last_calls(entry, in_flight);
+        for (slot, call) in calls.iter_mut().skip(in_flight - in_slice.len()).zip(in_slice) {
+            *slot = Some(call);
         }
         Ok(calls)
     }

@@ -1,12 +1,11 @@
 //! Requeues a slice that its holder does not run.
 
-use bytes::Bytes;
 use tickfleet_model::RejectionCode;
 
 use super::expire::begin_ending;
 use super::holder;
 use super::parked::join_parked;
-use super::slice::{Slice, dispatch, fields};
+use super::slice::{Slice, dispatch, fields, last_calls};
 use super::state::{EndReason, State, Turn, WaitReason};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
@@ -165,7 +164,7 @@ impl RequeueUnreadable<'_> {
         turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);
         turn.unreadable += 1;
         let upto = turn.state.in_flight_upto().unwrap_or(turn.position);
-        let calls = self.calls(upto - turn.position);
+        let calls = last_calls(&self.entry.fields, upto - turn.position);
         if turn.unreadable >= self.attempts_max {
             let reason = EndReason::Quarantined { crashes: turn.crashes };
             begin_ending(transaction, name, turn, reason, &calls, now_ms, now_ms);
@@ -182,14 +181,6 @@ impl RequeueUnreadable<'_> {
         join_parked(transaction, name, &turn, now_ms);
         holder::count_in_flight(transaction, name, -1);
         RequeueResult::Waits(due_ms)
-    }
-
-    fn calls(&self, count: usize) -> Vec<Bytes> {
-        let calls =
-            self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call.clone());
-        let mut calls: Vec<Bytes> = calls.collect();
-        calls.drain(..calls.len().saturating_sub(count));
-        calls
     }
 }
 

@@ -135,7 +135,14 @@ fn enqueue(
     transaction.write(Write::Enqueue(queue, fields.collect())).put(&name.record(), turn);
 }
 
-pub(crate) fn calls_of(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
+pub(crate) fn calls_of(fields: Option<&Fields>) -> Vec<Bytes> {
     let of_entry = fields.into_iter().flatten();
     of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()
+}
+
+/// Counts from the end of the entry, because its first calls may have results.
+pub(crate) fn last_calls(fields: &Fields, count: usize) -> Vec<Bytes> {
+    let mut calls = calls_of(Some(fields));
+    calls.drain(..calls.len().saturating_sub(count));
+    calls
 }
