@@ -250,7 +250,7 @@ mod tests {
             "slots 12 of 32 busy",
             "12.4 MiB of unbounded memory · 1,204 commands/s",
             "! memory is nearly full: new work is rejected > tickfleet doctor",
-            "ready  1,234    4.2 s",
+            "ready  1,234   4.2 s",
             "1 scheduler, 1 worker alive",
             "gone 4.0 s",
             "1.2 s ago  12/32",

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::record::Stored;
-use crate::recovery::reap::end_soon;
 use crate::transaction::{CounterKey, Guard, TimerRule, Transaction, Write};
+use crate::turn::expire::begin_ending;
 use crate::turn::state::EndReason;
 use crate::turn::{State, Turn};
 use crate::view::{Query, Undecided, Value, View};
@@ -104,7 +104,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
         // The results are lost with the slice, so its calls may have run.
         let reason = EndReason::Quarantined { crashes: stored.value.crashes };
         let turn = Turn { may_have_run: true, ..stored.value.clone() };
-        end_soon(findings.report(Fault::SliceLost), name, turn, &[], reason, now_ms);
+        begin_ending(findings.report(Fault::SliceLost), name, turn, reason, &[], now_ms, now_ms);
     }
     if let State::Throttled { counter, .. } = &stored.value.state {
         let set = keys::throttle_queue(counter);

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::RejectionCode;
 
@@ -13,14 +12,12 @@ use super::lease::Lease;
 use super::regroup::{GROUP_MAX, HeldSlice, Load, Redelivery, regroup};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
-use crate::keys::{TurnName, limits};
+use crate::keys::TurnName;
 use crate::mutant;
 use crate::record::{Debited, Record, Stored};
-use crate::transaction::{
-    Conflict, CounterKey, EntryId, Guard, RecordKey, StreamKey, TimerRule, Transaction, Version, Write,
-};
+use crate::transaction::{Conflict, EntryId, Guard, RecordKey, StreamKey, Transaction, Version};
 use crate::turn::dead_letter::DeadLetter;
-use crate::turn::end::{parts, return_permits};
+use crate::turn::expire::begin_ending;
 use crate::turn::slice::{dispatch, fields, last_calls};
 use crate::turn::state::EndReason;
 use crate::turn::{Destination, Note, State, Suspect, Turn};
@@ -271,35 +268,12 @@ impl Owned<'_> {
             Redelivery::Quarantine(suspect) => {
                 crashed(&mut turn, suspect);
                 let crashes = turn.crashes;
-                end_soon(transaction, &self.name, turn, &calls, EndReason::Quarantined { crashes }, now_ms);
+                begin_ending(transaction, &self.name, turn, EndReason::Quarantined { crashes }, &calls, now_ms, now_ms);
                 return;
             }
         }
         dispatch(transaction, &self.name, &mut turn, &calls);
     }
-}
-
-/// Returns the permits, and stores `calls`. The timer, which is due at once, ends the turn.
-pub fn end_soon(
-    transaction: &mut Transaction,
-    name: &TurnName,
-    mut turn: Turn,
-    calls: &[Bytes],
-    reason: EndReason,
-    now_ms: i64,
-) {
-    for (call, position) in calls.iter().zip(turn.position..) {
-        transaction.write(Write::PutPart(name.record(), parts::call(position), call.clone()));
-    }
-    if turn.is_in_flight() {
-        let counter = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
-        transaction.write(Write::Add { counter, amount: -1, ends_ms: None });
-    }
-    return_permits(transaction, &turn, now_ms);
-    turn.permits.clear();
-    turn.entry = None;
-    turn.state = State::Ending { reason, due_ms: now_ms };
-    transaction.put(&name.record(), &turn).timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
 /// The entry's content may be secret, so the dead letter contains only the reason.

@@ -14,6 +14,7 @@ use crate::recovery::inbound::TakenInbound;
 use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Transaction, Write};
 use crate::turn::end::parts::call as call_part;
 use crate::turn::end::{GivenId, GivenState};
+use crate::turn::holder::count_in_flight;
 use crate::turn::slice::dispatch;
 use crate::turn::state::{EndReason, Finished};
 use crate::turn::{Destination, Head, State, TaskPart, Turn};
@@ -336,8 +337,7 @@ impl Delegate<'_> {
         dispatch(transaction, &self.name, &mut turn, std::slice::from_ref(&self.call));
         transaction.timer(self.name.timer(), due_ms, TimerRule::Earlier);
         if turn.is_in_flight() {
-            let in_flight = CounterKey::new(limits::IN_FLIGHT, self.name.tenant.as_str());
-            transaction.write(Write::Add { counter: in_flight, amount: 1, ends_ms: None });
+            count_in_flight(transaction, &self.name, 1);
         }
     }
 }

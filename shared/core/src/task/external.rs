@@ -9,10 +9,10 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::Stored;
-use crate::recovery::reap::end_soon;
 use crate::task::cancel::cancel_of;
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::turn::end::RUNTIME;
+use crate::turn::expire::begin_ending;
 use crate::turn::local::LocalEnd;
 use crate::turn::slice::{Slice, calls_of, dispatch};
 use crate::turn::state::EndReason;
@@ -184,7 +184,8 @@ impl Case<'_> {
         }
         self.drop_local_queue(transaction);
         let turn = self.stored.value.clone();
-        end_soon(transaction, &self.lease_timer.name, turn, &self.calls, reason, self.context.now_ms);
+        let now_ms = self.context.now_ms;
+        begin_ending(transaction, &self.lease_timer.name, turn, reason, &self.calls, now_ms, now_ms);
         LeaseTimerResult::Ends
     }
 
@@ -238,7 +239,7 @@ impl Case<'_> {
         let reason = reason.or(is_poison.then_some(EndReason::Quarantined { crashes: turn.crashes }));
         let result = match reason {
             Some(reason) => {
-                end_soon(transaction, name, turn, &self.calls, reason, now_ms);
+                begin_ending(transaction, name, turn, reason, &self.calls, now_ms, now_ms);
                 LeaseTimerResult::Ends
             }
             None => {

@@ -172,7 +172,7 @@ impl Case<'_> {
 
 /// `calls` start at the turn's position and are not stored yet. The caller has guarded the version and removed the
 /// slice.
-pub(super) fn begin_ending(
+pub(crate) fn begin_ending(
     transaction: &mut Transaction,
     name: &TurnName,
     mut turn: Turn,

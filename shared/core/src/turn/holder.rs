@@ -35,7 +35,7 @@ pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context:
 }
 
 /// `amount` is 1 for a slice that goes to workers, and -1 for a slice that leaves workers.
-pub(super) fn count_in_flight(transaction: &mut Transaction, name: &TurnName, amount: i64) {
+pub(crate) fn count_in_flight(transaction: &mut Transaction, name: &TurnName, amount: i64) {
     let counter = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
     transaction.write(Write::Add { counter, amount, ends_ms: None });
 }
