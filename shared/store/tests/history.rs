@@ -21,7 +21,7 @@ const BEGIN_MS: i64 = 1_767_571_200_000;
 
 enum Clock {
     Memory(Arc<ManualClock>),
-    Redis(Server),
+    Redis(Box<Server>),
 }
 
 struct Shard {
@@ -41,7 +41,7 @@ impl Shard {
         let in_memory = || Store::in_memory(memory.clone(), 0, options.clone());
         let both = [
             Self { store: in_memory(), other: in_memory(), clock: Clock::Memory(clock) },
-            Self { store, other, clock: Clock::Redis(server) },
+            Self { store, other, clock: Clock::Redis(Box::new(server)) },
         ];
         for shard in &both {
             shard.store.ensure_groups().await.unwrap();

@@ -101,8 +101,17 @@ pub fn file_of(server: &RedisServer) -> PathBuf {
 
 /// `ahead_ms` is relative to the machine's clock. The process must have been started.
 pub fn move_clock(file: &Path, ahead_ms: i64) {
+    write_clock(file, ahead_ms, 0);
+}
+
+/// The clock stands still at this time since 1970. The process must have been started.
+pub fn stop_clock(file: &Path, at_ms: i64) {
+    write_clock(file, at_ms, 8);
+}
+
+fn write_clock(file: &Path, ms: i64, offset: u64) {
     let file = std::fs::OpenOptions::new().write(true).open(file).expect("the file of a clock");
-    file.write_all_at(&ahead_ms.to_ne_bytes(), 0).expect("move a clock");
+    file.write_all_at(&ms.to_ne_bytes(), offset).expect("move a clock");
 }
 
 async fn time_ms(server: &RedisServer) -> i64 {

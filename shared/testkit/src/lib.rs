@@ -12,7 +12,7 @@ mod stopped;
 mod tls;
 
 pub use self::clock::TestClock;
-pub use self::clocks::{Clocks, file_of, move_clock};
+pub use self::clocks::{Clocks, file_of, move_clock, stop_clock};
 pub use self::cluster::Cluster;
 pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
 pub use self::network::Network;
