@@ -8,8 +8,8 @@ use tickfleet_core::view::Fields;
 use tickfleet_core::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 
 pub const RECORDS: [&str; 8] =
-    ["turn:a:1", "turn:b:2", "turn:c:3", "turn:a:4", "turn:b:5", "turn:c:6", "done:a:1", "done:b:2"];
-pub const PREFIXES: [&str; 4] = ["turn:", "turn:b:", "done:", "nothing:"];
+    ["turn:a:1", "turn:b:2", "turn:c:3", "turn:a:4", "turn:b:5", "turn:[a]:6", "done:a:1", "done:b:2"];
+pub const PREFIXES: [&str; 4] = ["turn:", "turn:[a]", "done:", "nothing:"];
 pub const PARTS: [&str; 3] = ["call:1", "call:2", "result"];
 /// One limit for each kind of window, in the order of the variants of `Window`.
 pub const LIMITS: [&str; 5] = ["tick", "day", "rolling", "permits", "budget"];

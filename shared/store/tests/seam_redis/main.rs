@@ -1,14 +1,11 @@
-//! Tests the Redis store behind the seam on real servers.
+//! What only the Redis store can do or suffer, on a real server. The conformance suite compares everything else with
+//! the store in memory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
-mod counters;
-mod guards;
-mod server;
 mod shard;
-mod writes;
+mod streams;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -19,32 +16,19 @@ use tickfleet_core::{
 };
 use tickfleet_store::seam::redis::RedisStore;
 use tickfleet_store::seam::{Store as _, TakeRequest};
-
-use server::Server;
+use tickfleet_testkit::RedisServer;
 
 pub struct Bench {
-    pub server: Server,
+    pub server: RedisServer,
     pub store: RedisStore,
     pub raw: MultiplexedConnection,
 }
 
-pub async fn on_each<F: Future<Output = ()>>(persists: bool, test: impl Fn(Bench) -> F) {
-    for program in server::programs() {
-        let server = Server::start(&program, persists).await;
-        let store = server.store();
-        let raw = server.connection().await;
-        test(Bench { server, store, raw }).await;
-    }
-}
-
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-pub fn transaction() -> Transaction {
-    Transaction::new(Version::new(format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed))))
-}
-
 pub fn with(guards: Vec<Guard>, writes: Vec<Write>) -> Transaction {
-    Transaction { guards, writes, ..transaction() }
+    let version = Version::new(format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+    Transaction { guards, writes, ..Transaction::new(version) }
 }
 
 pub fn key(name: &str) -> RecordKey {
@@ -83,15 +67,18 @@ pub fn inbox(name: &str) -> InboxKey {
     InboxKey { tenant: "acme".into(), inbox: name.into() }
 }
 
-pub fn set(name: &str) -> SetKey {
-    SetKey::new(name)
-}
-
 pub fn join(name: &str, member: &str, score: u64) -> Write {
-    Write::AddMember { set: set(name), member: member.into(), score, queue_of: None }
+    Write::AddMember { set: SetKey::new(name), member: member.into(), score, queue_of: None }
 }
 
 impl Bench {
+    pub async fn start() -> Self {
+        let server = RedisServer::start().await;
+        let store = RedisStore::open(&server.url(), 0, "test", 10_000).unwrap();
+        let raw = server.connection().await;
+        Self { server, store, raw }
+    }
+
     pub async fn commit(&self, transaction: Transaction) -> Result<Committed, Conflict> {
         self.store.commit(&[transaction]).await.unwrap().results.pop().unwrap()
     }
@@ -118,11 +105,6 @@ impl Bench {
         }
     }
 
-    pub async fn held(&self, name: &str) -> EntryId {
-        self.commit(with(vec![], vec![enqueue(name, "x")])).await.unwrap();
-        self.take(name, 1).await.pop().unwrap()
-    }
-
     pub async fn take(&self, name: &str, count: usize) -> Vec<EntryId> {
         let take = TakeRequest { consumer: "c".into(), queues: vec![queue(name)], count, wait_ms: 0 };
         self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
@@ -137,8 +119,4 @@ impl Bench {
     pub fn full(&self, name: &str) -> String {
         format!("{}{name}", self.store.prefix())
     }
-}
-
-pub fn arc(text: &str) -> Arc<str> {
-    text.into()
 }
