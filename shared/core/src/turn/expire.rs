@@ -9,12 +9,13 @@ use super::holder;
 use super::settle::earlier_results;
 use super::slice::last_calls;
 use super::state::{EndReason, State, Turn};
-use crate::keys::{self, TurnName};
+use crate::keys::TurnName;
 use crate::mutant;
 use crate::recovery::epoch::recovered_calls;
 use crate::section::isolate;
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::view::Undecided;
+use crate::workers::notify_cancel;
 
 impl Case<'_> {
     pub(super) fn expire(&mut self, reason: EndReason) -> Result<DueResult, Undecided> {
@@ -55,11 +56,8 @@ impl Case<'_> {
         if self.canceled.is_none() {
             return self.later(again_ms);
         }
-        self.transaction.join(keys::canceled(consumer), name.to_string(), now_ms).timer(
-            name.timer(),
-            again_ms,
-            TimerRule::Set,
-        );
+        notify_cancel(name, consumer, now_ms, &mut self.transaction);
+        self.transaction.timer(name.timer(), again_ms, TimerRule::Set);
         DueResult::Noticed(consumer.clone())
     }
 

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
 use tickfleet_model::policy::Pause;
 
-use super::{Consumer, NOTICES_MAX, SILENT_MS, cancels, consumers, key, leave_silent};
+use super::{Consumer, NOTICES_MAX, SILENT_MS, consumers, key, leave_silent};
 use crate::decision::{Context, Decision, Step};
-use crate::keys::TurnName;
+use crate::keys::{TurnName, canceled};
 use crate::record::Stored;
 use crate::settings::drain::{self, DrainFlag};
 use crate::transaction::{Guard, Transaction, Write};
@@ -93,7 +93,7 @@ impl Decision for Heartbeat {
     fn reads(&self) -> Vec<Query> {
         let mut reads = vec![
             Query::Record(key(self.consumer.as_str())),
-            Query::First { set: cancels(self.consumer.as_str()), upto: None, count: NOTICES_MAX },
+            Query::First { set: canceled(self.consumer.as_str()), upto: None, count: NOTICES_MAX },
         ];
         reads.extend(self.role.worker().map(|worker| Query::Record(drain::key(worker))));
         reads
@@ -104,7 +104,7 @@ impl Decision for Heartbeat {
         let now_ms = context.now_ms;
         let stored: Option<Stored<Consumer>> = view.record(&key(name))?;
         let drained = self.drain_note(view)?;
-        let notices = view.first(&cancels(name), None, NOTICES_MAX)?;
+        let notices = view.first(&canceled(name), None, NOTICES_MAX)?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(name), stored.as_ref()).guard(Guard::Before(now_ms + self.slack_ms()));
         transaction.dedupe_record = Some(key(name));
@@ -125,7 +125,7 @@ impl Decision for Heartbeat {
             leave_silent(name, &mut transaction);
         }
         for (member, _) in notices {
-            transaction.leave(cancels(name), member.clone());
+            transaction.leave(canceled(name), member.clone());
         }
         let report = HeartbeatReport {
             drained,

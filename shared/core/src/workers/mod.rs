@@ -71,15 +71,9 @@ pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// The score is the time of the notice (ms).
-#[must_use]
-pub fn cancels(consumer: &str) -> SetKey {
-    keys::canceled(consumer)
-}
-
 /// The caller must guard the version of the turn's record. Otherwise a removed consumer could get a notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
-    transaction.join(cancels(holder), name.to_string(), now_ms);
+    transaction.join(keys::canceled(holder), name.to_string(), now_ms);
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use tickfleet_model::ConsumerId;
 
-use super::{Liveness, NOTICES_MAX, SILENT_MS, cancels, consumers, leave_silent, silent};
+use super::{Liveness, NOTICES_MAX, SILENT_MS, consumers, leave_silent, silent};
 use crate::decision::{Context, Decision, Step};
+use crate::keys::canceled;
 use crate::transaction::Transaction;
 use crate::view::{Undecided, View};
 
@@ -35,11 +36,11 @@ impl Decision for RemoveDeadConsumer {
         if let Liveness::Alive { lease_ends_ms } = liveness {
             return Ok(Step::Return(RemoveDeadConsumerResult::Alive { lease_ends_ms }));
         }
-        let notices = view.first(&cancels(name), None, NOTICES_MAX)?;
+        let notices = view.first(&canceled(name), None, NOTICES_MAX)?;
         let mut transaction = Transaction::new(context.version.clone());
         liveness.guard_dead(&self.consumer, &mut transaction);
         for (member, _) in notices {
-            transaction.leave(cancels(name), member.clone());
+            transaction.leave(canceled(name), member.clone());
         }
         if notices.len() == NOTICES_MAX {
             return Ok(Step::Commit(transaction, RemoveDeadConsumerResult::Partly));
@@ -146,6 +147,6 @@ mod tests {
         shard.run(&EndLease { consumer: consumer(), role: Role::Scheduler });
         assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Partly);
         assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
-        assert!(shard.set(&cancels("s-1-a-0")).is_empty() && !is_listed(&shard));
+        assert!(shard.set(&canceled("s-1-a-0")).is_empty() && !is_listed(&shard));
     }
 }
