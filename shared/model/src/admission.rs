@@ -38,6 +38,14 @@ impl AdmissionNote {
             day_cap: count(day_cap),
         })
     }
+
+    /// The number of calls of the turn's task, including the admitted calls, and the maximum number. Format:
+    /// `T<used>,<granted>`.
+    #[must_use]
+    pub fn task(entry: &str) -> Option<(u32, u32)> {
+        let (used, max) = entry.split(';').find_map(|note| note.strip_prefix('T')?.split_once(','))?;
+        used.parse().ok().zip(max.parse().ok())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -46,8 +54,6 @@ pub struct WaitNote {
     pub cause: WaitCause,
     /// When the calls may be admitted (shard time); 0 if unknown.
     pub until_ms: i64,
-    /// Set only if the limit is a percentage of the workers' slots.
-    pub slots: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -55,14 +61,12 @@ pub enum WaitCause {
     Limit(String),
     Tick,
     Day,
-    /// Earlier turns of the agent come first.
-    Earlier,
     /// The tenant already had its maximum number of dispatched slices.
     Room,
 }
 
 impl WaitNote {
-    /// Formats: `L<now>,<limit>,<until>[,<slots>]` and `W<now>,<t, d, l or r>,<until>`, separated by `;`. Other kinds
+    /// Formats: `L<now>,<limit>,<until>` and `W<now>,<t, d or r>,<until>`, separated by `;`. Other kinds
     /// of notes are skipped.
     #[must_use]
     pub fn read_all(log: &str) -> Vec<Self> {
@@ -81,36 +85,10 @@ impl WaitNote {
             ('L', limit) => WaitCause::Limit(limit.to_owned()),
             ('W', "t") => WaitCause::Tick,
             ('W', "d") => WaitCause::Day,
-            ('W', "l") => WaitCause::Earlier,
             ('W', "r") => WaitCause::Room,
             _ => return None,
         };
-        let slots = part().and_then(|slots| slots.parse().ok());
-        Some(Self { at_ms, cause, until_ms, slots })
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct AdmissionExtras {
-    /// The number of calls of the turn's task, including the admitted calls, and the maximum number.
-    pub task: Option<(u32, u32)>,
-    /// Set only if a limit of the calls is a percentage of the workers' slots.
-    pub slots: Option<u64>,
-}
-
-impl AdmissionExtras {
-    /// Formats: `T<used>,<granted>` and `P<slots>`, separated by `;`. Other kinds of notes are skipped.
-    #[must_use]
-    pub fn read(entry: &str) -> Self {
-        let mut more = Self::default();
-        for note in entry.split(';') {
-            if let Some((used, max)) = note.strip_prefix('T').and_then(|task| task.split_once(',')) {
-                more.task = used.parse().ok().zip(max.parse().ok());
-            } else if let Some(slots) = note.strip_prefix('P') {
-                more.slots = slots.parse().ok();
-            }
-        }
-        more
+        Some(Self { at_ms, cause, until_ms })
     }
 }
 
@@ -212,12 +190,10 @@ mod tests {
         let entry = "A9000,1,1,10,10000,13,100;L2000,mails,10000;W7000,t,9000;Wx;W1,q,2";
         assert_eq!(AdmissionNote::read(entry).map(|note| note.day_used), Some(13));
         let waits = WaitNote::read_all(entry);
-        let mails = WaitNote { at_ms: 2_000, cause: WaitCause::Limit("mails".into()), until_ms: 10_000, slots: None };
-        assert_eq!(waits, [mails, WaitNote { at_ms: 7_000, cause: WaitCause::Tick, until_ms: 9_000, slots: None }]);
-        let entry = "A9000,1,1,10,10000,13,100;T5,20;P64;L2000,part,0,48";
-        assert_eq!(AdmissionExtras::read(entry), AdmissionExtras { task: Some((5, 20)), slots: Some(64) });
-        assert_eq!(WaitNote::read_all(entry)[0].slots, Some(48));
-        assert_eq!(AdmissionExtras::read("A9000,1,1,10,10000,13,100;Tx"), AdmissionExtras::default());
+        let mails = WaitNote { at_ms: 2_000, cause: WaitCause::Limit("mails".into()), until_ms: 10_000 };
+        assert_eq!(waits, [mails, WaitNote { at_ms: 7_000, cause: WaitCause::Tick, until_ms: 9_000 }]);
+        assert_eq!(AdmissionNote::task("A9000,1,1,10,10000,13,100;T5,20;L2000,part,0"), Some((5, 20)));
+        assert_eq!(AdmissionNote::task("A9000,1,1,10,10000,13,100;Tx"), None);
         let entry =
             "A9000,1,1,10,10000,13,100;Dmails@demo:kelly,2,5,9,60000,0;Dmails@~,1,3,9,60000,0;Dmails@~,1,3,9,60000,0";
         let notes = DebitNotes::read(entry);

@@ -24,7 +24,7 @@ pub mod task;
 pub mod tool;
 pub mod turn;
 
-pub use admission::{AdmissionExtras, AdmissionNote, DebitNote, DebitNotes, PermitsNote, WaitCause, WaitNote};
+pub use admission::{AdmissionNote, DebitNote, DebitNotes, PermitsNote, WaitCause, WaitNote};
 pub use approval::{ApprovalBinding, ApprovalDemand, ApprovalReason};
 pub use digest::{content_digest, idempotency_key, task_digest};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, SessionName, TaskId, TenantId, TurnId};

@@ -110,7 +110,7 @@ pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tickfleet_model::{AdmissionExtras, AdmissionNote, DebitNotes, PermitsNote, WaitNote};
+    use tickfleet_model::{AdmissionNote, DebitNotes, PermitsNote, WaitNote};
 
     use crate::call::testing::turn;
 
@@ -143,7 +143,7 @@ mod tests {
             "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000;L950,at_once,0"
         );
         assert_eq!(AdmissionNote::read(&text).unwrap().tick_used, 2);
-        assert_eq!(AdmissionExtras::read(&text).task, Some((7, 50)));
+        assert_eq!(AdmissionNote::task(&text), Some((7, 50)));
         assert_eq!(DebitNotes::read(&text).debits.len(), 1);
         assert_eq!(WaitNote::read_all(&text).len(), 3);
         let entry = with_end(&Bytes::from(r#"{"meta":{"outcome":"ok"}}"#), &turn, 2_000);

@@ -27,7 +27,7 @@ pub struct Fleet<'a> {
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
     /// Offset of a counter's windows (ms), from limit, counter and window length (ms).
     pub counter_stagger: fn(&str, &str, i64) -> i64,
-    /// Number of worker slots, if the log does not state this number.
+    /// Number of worker slots, which the log does not state.
     pub slots: Option<u64>,
     pub one_tenant: bool,
 }
@@ -49,7 +49,6 @@ pub(super) struct CounterLedger {
     /// shows whether the permits were already free.
     returned: HashMap<String, u64>,
     returned_ms: i64,
-    pub(super) slots: Option<u64>,
     live_counters: HashMap<String, LiveCounters>,
     kept: usize,
 }
@@ -288,9 +287,7 @@ impl CounterLedger {
     /// `None` if the maximum depends on an unknown number of slots.
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
-            LimitBound::Part(percent) => {
-                self.slots.or(fleet.slots).map(|slots| limit.permits_of(percent, slots, fleet.shards))
-            }
+            LimitBound::Part(percent) => fleet.slots.map(|slots| limit.permits_of(percent, slots, fleet.shards)),
             _ => Some(limit.share(shard, fleet.shards)),
         }
     }

@@ -57,7 +57,6 @@ fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
         at_ms: *at_ms,
         first: *first,
         what: what.clone(),
-        slots: None,
         places: Vec::new(),
     };
     Turn {
@@ -84,7 +83,7 @@ fn replay(policy: &Policy, turns: &[Turn]) -> (Vec<Difference>, super::Summary) 
 }
 
 fn replay_with(policy: &Policy, operated: &OperatorActions, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
-    replay_of(policy, operated, turns, false)
+    replay_of(policy, operated, turns, false, None)
 }
 
 fn replay_of(
@@ -92,10 +91,11 @@ fn replay_of(
     operated: &OperatorActions,
     turns: &[Turn],
     one_tenant: bool,
+    slots: Option<u64>,
 ) -> (Vec<Difference>, super::Summary) {
     let found = RefCell::new(Vec::new());
     let fleet =
-        Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None, one_tenant };
+        Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots, one_tenant };
     let began = LogStart::default();
     let mut replay = Replay::new(fleet, operated, &began, |difference| found.borrow_mut().push(difference));
     turns.iter().for_each(|turn| replay.turn(turn.clone()));
@@ -174,7 +174,7 @@ fn a_limit_across_tenants_is_undecidable_from_one_tenants_calls() {
     let mut policy = policy(9, vec![few]);
     policy.tenants.insert(TenantId::new("umbrella").unwrap(), TenantPolicy::default());
     let turns = [turn("a", &[(1_000, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))])];
-    let (found, summary) = replay_of(&policy, &OperatorActions::default(), &turns, true);
+    let (found, summary) = replay_of(&policy, &OperatorActions::default(), &turns, true, None);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(found.is_empty() && why.len() == 1 && why[0].contains("several tenants"), "{found:?} {why:?}");
     let (found, _) = replay(&policy, &turns);
@@ -280,13 +280,8 @@ fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
 }
 
-fn with_slots(mut turns: Vec<Turn>, slots: u64) -> Vec<Turn> {
-    turns.iter_mut().flat_map(|turn| &mut turn.decisions).for_each(|one| one.slots = Some(slots));
-    turns
-}
-
 #[test]
-fn a_percentage_limit_uses_the_recorded_number_of_slots() {
+fn a_percentage_limit_needs_the_number_of_slots() {
     let part = |percent| policy(9, vec![limit(LimitBound::Part(percent), LimitWindow::Concurrency, OnReach::Wait)]);
     let waits = (1_050, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let turns = vec![
@@ -294,14 +289,15 @@ fn a_percentage_limit_uses_the_recorded_number_of_slots() {
         turn("b", &[(1_010, 0, go(1, 2, 5_000))]),
         turn("c", &[waits, (1_100, 0, go(1, 3, 5_000))]),
     ];
-    let said = with_slots(turns.clone(), 8);
-    assert_eq!(differences(&part(25), &said), []);
-    assert_eq!(differences(&part(50), &said), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
-    let less: Vec<_> = differences(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
-    assert!(less.contains(&("b/0".into(), DifferenceKind::Delayed)), "{less:?}");
-    // A quarter of 16 slots is the same number as half of 8 slots, so the result is the same.
-    let more = with_slots(turns.clone(), 16);
-    assert_eq!(differences(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
+    let with_slots = |percent, slots| {
+        let (found, _) = replay_of(&part(percent), &OperatorActions::default(), &turns, false, Some(slots));
+        found.into_iter().map(|one| (one.call, one.kind, one.by_ms)).collect::<Vec<_>>()
+    };
+    let sooner = [("c/0".to_owned(), DifferenceKind::Sooner, Some(50))];
+    assert_eq!(with_slots(25, 8), []);
+    assert_eq!(with_slots(50, 8), sooner);
+    assert!(with_slots(12, 8).iter().any(|one| (&*one.0, one.1) == ("b/0", DifferenceKind::Delayed)));
+    assert_eq!(with_slots(25, 16), sooner, "a quarter of 16 slots is half of 8 slots");
     let (found, summary) = replay(&part(25), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(

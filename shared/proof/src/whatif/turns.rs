@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::PolicyInputs;
-use tickfleet_model::{AdmissionExtras, AdmissionNote, PermitsNote, WaitCause, WaitNote};
+use tickfleet_model::{AdmissionNote, PermitsNote, WaitCause, WaitNote};
 
 use super::recorded::{Arguments, RecordedCall};
 
@@ -42,8 +42,6 @@ pub struct Decision {
     /// Index in the turn of the first call to which the decision applies.
     pub first: usize,
     pub what: DispatchDecision,
-    /// Set if the decision depended on the number of worker slots.
-    pub slots: Option<u64>,
     /// When the slice returned its permits and acquired them again.
     pub places: Vec<PermitsNote>,
 }
@@ -89,12 +87,10 @@ fn cause(cause: &WaitCause) -> String {
         WaitCause::Limit(name) => super::limit(name),
         WaitCause::Tick => super::TICK.into(),
         WaitCause::Day => super::DAY.into(),
-        WaitCause::Earlier => EARLIER.into(),
         WaitCause::Room => ROOM.into(),
     }
 }
 
-pub const EARLIER: &str = "earlier turns of its agent";
 pub const ROOM: &str = "queues.tenant_ready_max";
 
 impl Turn {
@@ -147,16 +143,10 @@ impl Turn {
             if let Some(note) = call.admission() {
                 self.waits(at, &call.waits());
                 let AdmissionNote { at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap } = note;
-                let AdmissionExtras { task, slots } = AdmissionExtras::read(&call.admitted);
+                let task = AdmissionNote::task(&call.admitted);
                 let note =
                     DispatchNote { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap), task };
-                self.decisions.push(Decision {
-                    at_ms,
-                    first: at,
-                    what: DispatchDecision::Go(count, note),
-                    slots,
-                    places,
-                });
+                self.decisions.push(Decision { at_ms, first: at, what: DispatchDecision::Go(count, note), places });
             } else if let Some(refused) = &call.refused {
                 // Without the shard's time, estimate when the decision was made. The entry is written later, but the
                 // decision was made before the window ended.
@@ -164,7 +154,7 @@ impl Turn {
                 let estimated_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(estimated_ms);
                 let what = DispatchDecision::Refuse(count, refused.by.clone());
-                self.decisions.push(Decision { at_ms, first: at, what, slots: None, places: Vec::new() });
+                self.decisions.push(Decision { at_ms, first: at, what, places: Vec::new() });
             } else if call.decision != super::recorded::RecordedDecision::NotReached {
                 self.unknown += count as u64;
             }
@@ -187,7 +177,7 @@ impl Turn {
             let later = self.decisions.iter().rev().take_while(came_later).count();
             let at = self.decisions.len() - later;
             let first = self.decisions.get(at).map_or(first, |refused| refused.first);
-            let waited = Decision { at_ms: wait.at_ms, first, what, slots: wait.slots, places: Vec::new() };
+            let waited = Decision { at_ms: wait.at_ms, first, what, places: Vec::new() };
             self.decisions.insert(at, waited);
         }
     }

@@ -24,7 +24,7 @@ pub use super::counters::Fleet;
 use super::counters::{CounterDebit, CounterLedger, SHARE, TurnCaller};
 use super::recorded::{LogStart, OperatorActions};
 use super::tasks::Tasks;
-use super::turns::{Decision, DispatchDecision, EARLIER, ROOM, Turn};
+use super::turns::{Decision, DispatchDecision, ROOM, Turn};
 use super::{DAY, Difference, Summary, TASK, TICK};
 
 /// Maximum number of waiting turns. Further turns count as undecidable.
@@ -217,7 +217,6 @@ impl<'a> Replay<'a> {
         live.left -= 1;
         self.unpark(&mut live);
         let decision = live.turn.decisions[index].clone();
-        self.ledger.slots = decision.slots.or(self.ledger.slots);
         self.tasks.apply_before(&live.turn, &decision);
         // Skip the decision if the turn waits in the replay, or if the calls were already decided.
         let behind = match &decision.what {
@@ -348,8 +347,7 @@ impl<'a> Replay<'a> {
 
     /// True if the calls wait at least as long under the policy, or if the wait is undecidable.
     fn is_wait_confirmed(&mut self, live: &ReplayTurn, by: &str, until_ms: i64, evaluation: &TurnEvaluation) -> bool {
-        let agent = agent_of(&live.turn);
-        if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
+        if by == ROOM {
             return true;
         }
         if self.is_share(by) {
