@@ -44,8 +44,6 @@ pub enum Handling {
 pub struct Handled {
     #[serde(rename = "h")]
     pub handling: Handling,
-    #[serde(rename = "t")]
-    pub at_ms: i64,
 }
 
 impl Record for Handled {
@@ -79,7 +77,6 @@ impl DeadItem {
         &self,
         handling: Handling,
         view: &View,
-        now_ms: i64,
         transaction: &mut Transaction,
     ) -> Result<Option<NotHandled>, Undecided> {
         let key = self.key();
@@ -88,7 +85,7 @@ impl DeadItem {
             return Ok(Some(NotHandled::Again(stored.value.handling)));
         }
         transaction.guard(Guard::Absent(key.clone()));
-        let handled = Handled { handling, at_ms: now_ms };
+        let handled = Handled { handling };
         match self {
             Self::Letter(entry) => {
                 if view.entry(&keys::dead(), entry)?.is_none() {
@@ -135,7 +132,7 @@ impl Decision for DropDead {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided> {
         let mut transaction = Transaction::new(context.version.clone());
-        if let Some(why) = self.item.handle(Handling::Dropped, view, context.now_ms, &mut transaction)? {
+        if let Some(why) = self.item.handle(Handling::Dropped, view, &mut transaction)? {
             return Ok(Step::Return(Err(why)));
         }
         self.entry.append_to(&mut transaction);
@@ -171,7 +168,7 @@ impl<S: Decision> Decision for Replay<S> {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided> {
         let mut transaction = Transaction::new(context.version.clone());
-        if let Some(why) = self.item.handle(Handling::Replayed, view, context.now_ms, &mut transaction)? {
+        if let Some(why) = self.item.handle(Handling::Replayed, view, &mut transaction)? {
             return Ok(Step::Return(ReplayResult::NotHandled(why)));
         }
         self.entry.append_to(&mut transaction);

@@ -2,22 +2,13 @@
 //! cannot read grants, because tools encrypt them.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use crate::decision::{Context, Decision, Step};
-use crate::record::Record;
+use crate::record::Present;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Undecided, View};
 
 pub const GRANT_PART: &str = "grant";
-
-/// Only the record's existence matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Present {}
-
-impl Record for Present {
-    const SCHEMA: u32 = 1;
-}
 
 #[must_use]
 pub fn key(id: &str) -> RecordKey {

@@ -44,6 +44,14 @@ pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
     serde_json::from_slice(json).map_err(|error| Unreadable::Json(error.to_string()))
 }
 
+/// A record of which only the existence matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
+pub struct Present {}
+
+impl Record for Present {
+    const SCHEMA: u32 = 1;
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     #[error("expected `<version> <entry> <debits> <content>`")]

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, TenantId};
 
 use crate::decision::{Context, Decision, Step};
-use crate::record::Record;
+use crate::record::{Present, Record};
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Undecided, View};
 
@@ -34,9 +34,6 @@ pub struct AgentList {
 #[serde(transparent)]
 pub struct ToolListText(pub Box<RawValue>);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Published {}
-
 impl Record for ListsMark {
     const SCHEMA: u32 = 1;
 }
@@ -46,10 +43,6 @@ impl Record for AgentList {
 }
 
 impl Record for ToolListText {
-    const SCHEMA: u32 = 1;
-}
-
-impl Record for Published {
     const SCHEMA: u32 = 1;
 }
 
@@ -115,7 +108,7 @@ impl Decision for Publish<'_> {
                     let name: Bytes = name.clone().into();
                     transaction.write(Write::PutPart(names_key(), id, name));
                 }
-                transaction.put_for(&names_key(), &Published {}, self.ttl_ms);
+                transaction.put_for(&names_key(), &Present {}, self.ttl_ms);
             }
             Publication::Mark(mark) => {
                 transaction.put_for(&mark_key(), *mark, self.ttl_ms);

@@ -1,7 +1,6 @@
 //! Rejects an inbound message: moves it to the dead letters, and replies to the producer.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use tickfleet_model::{InboxName, RejectionCode, TenantId};
 
 use super::advance::lease_ends_ms;
@@ -12,7 +11,7 @@ use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
-use crate::record::Record;
+use crate::record::Present;
 use crate::recovery::epoch::recovered_calls;
 use crate::recovery::inbound::TakenInbound;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
@@ -50,7 +49,7 @@ pub enum RejectedTenant {
         /// JSON.
         reply: Option<(InboxName, Bytes)>,
     },
-    /// The tenant has no inbox, so waiting producers read [`AbsentTenant`].
+    /// The tenant has no inbox, so waiting producers read [`absent_tenant`].
     Absent(TenantId),
 }
 
@@ -65,17 +64,7 @@ pub enum Rejected {
     Later(i64),
 }
 
-/// Tells producers that a tenant is not configured. The record expires.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AbsentTenant {
-    #[serde(rename = "t")]
-    pub at_ms: i64,
-}
-
-impl Record for AbsentTenant {
-    const SCHEMA: u32 = 1;
-}
-
+/// The record tells producers that a tenant is not configured. The record expires.
 #[must_use]
 pub fn absent_tenant(tenant: &TenantId) -> RecordKey {
     RecordKey::new(format!("absent:{tenant}"))
@@ -176,7 +165,7 @@ impl Reject<'_> {
             // A message can name any tenant, so the record is written only without memory pressure.
             Some(RejectedTenant::Absent(tenant)) if !context.failed(|it| *it == Conflict::Pressure) => {
                 transaction.guard(Guard::MemoryAvailable);
-                transaction.put_for(&absent_tenant(tenant), &AbsentTenant { at_ms: context.now_ms }, ABSENT_MS);
+                transaction.put_for(&absent_tenant(tenant), &Present {}, ABSENT_MS);
                 false
             }
             _ => false,

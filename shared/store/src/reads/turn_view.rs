@@ -4,7 +4,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::call::progress::CallProgress;
 use tickfleet_core::turn::end::parts;
-use tickfleet_core::turn::reject::{AbsentTenant, absent_tenant};
+use tickfleet_core::turn::reject::absent_tenant;
 use tickfleet_core::turn::slice::fields;
 use tickfleet_core::turn::state::Finished;
 use tickfleet_core::turn::{Cancellation, State, Turn};
@@ -166,7 +166,7 @@ impl Store {
     /// True if a message named a tenant without configuration within the last minute. Such a tenant has no inbox for
     /// the rejection.
     pub async fn is_absent(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
+        Ok(self.record_of::<tickfleet_core::record::Present>(&absent_tenant(tenant)).await?.is_some())
     }
 
     pub async fn scan_turns(&self, tenant: Option<&TenantId>, cursor: u64) -> Result<(u64, Vec<TurnName>), StoreError> {

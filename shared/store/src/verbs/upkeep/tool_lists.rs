@@ -57,7 +57,7 @@ impl Store {
 
     pub async fn has_tool_lists(&self) -> Result<bool, StoreError> {
         // Read the names only: workers publish the names after the lists.
-        Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
+        Ok(self.record_of::<tickfleet_core::record::Present>(&names_key()).await?.is_some())
     }
 
     /// By ID; empty if no worker has published names, or if the names have expired.
