@@ -119,20 +119,6 @@ mod tests {
         ModelUse { request: name.into(), tokens_in: 100, tokens_out: 20, cost: 3 }
     }
 
-    fn task() -> TaskPart {
-        TaskPart {
-            budget: 0,
-            parent: None,
-            above: Vec::new(),
-            renewed_ms: 0,
-            counted: None,
-            reserved: None,
-            steps_bytes: 0,
-            steps: 0,
-            used: (0, 0, 0),
-        }
-    }
-
     fn used(shard: &Paper, unit: UsageUnit, start_ms: i64, agent: &str) -> u64 {
         let limit = unit.limit(&owner("x").0, start_ms);
         shard.counters.get(&CounterKey::new(limit, agent)).map_or(0, |state| state.used)
@@ -150,7 +136,7 @@ mod tests {
     #[test]
     fn a_request_counts_once() {
         let mut shard = Paper::at(1_500);
-        let mut task = task();
+        let mut task = TaskPart::default();
         assert!(count(&mut shard, &mut task, &request("1"), "kelly"));
         assert!(!count(&mut shard, &mut task, &request("1"), "kelly"), "it is counted");
         assert!(count(&mut shard, &mut task, &request("2"), "kelly"));
@@ -163,7 +149,7 @@ mod tests {
     #[test]
     fn a_request_that_outlasts_its_day_counts_for_the_next() {
         let mut shard = Paper::at(2_000);
-        let mut task = task();
+        let mut task = TaskPart::default();
         count(&mut shard, &mut task, &request("1"), "kelly");
         assert_eq!(used(&shard, UsageUnit::TokensOut, 2_000, "kelly"), 20);
         assert_eq!(used(&shard, UsageUnit::TokensOut, 1_000, "kelly"), 0);
@@ -173,7 +159,7 @@ mod tests {
     fn agents_beyond_the_bound_are_counted_together() {
         let mut shard = Paper::at(1_500);
         for agent in 0..limits::USAGE_AGENTS_MAX + 2 {
-            count(&mut shard, &mut task(), &request("1"), &format!("a{agent}"));
+            count(&mut shard, &mut TaskPart::default(), &request("1"), &format!("a{agent}"));
         }
         assert_eq!(used(&shard, UsageUnit::Requests, 1_000, ConditionalDebit::OTHERS), 2);
     }
@@ -184,7 +170,7 @@ mod tests {
         let held = Guard::Held(StreamKey::new("ready:normal"), EntryId::new("1-0"));
         transaction.guard(held.clone());
         let (tenant, agent) = owner("kelly");
-        count_use(&mut task(), &request("1"), (&tenant, &agent), DAY, 1_500, &mut transaction);
+        count_use(&mut TaskPart::default(), &request("1"), (&tenant, &agent), DAY, 1_500, &mut transaction);
         assert_eq!(transaction.guards.len(), 5);
         assert_eq!(transaction.guards.last(), Some(&held));
     }

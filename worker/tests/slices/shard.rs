@@ -293,31 +293,7 @@ pub fn turn(now_ms: i64, calls: usize, suspect: Option<Suspect>) -> Turn {
         delegated_by: None,
         span: None,
     };
-    Turn {
-        head,
-        destination: Destination::Workers(Priority::Normal),
-        place: 1,
-        admitted_ms: now_ms,
-        bytes: 100,
-        given: false,
-        position: 0,
-        debited: calls,
-        attempts: 0,
-        retries: 0,
-        crashes: u32::from(suspect.is_some()),
-        unreadable: 0,
-        may_have_run: false,
-        began_child: false,
-        begun: None,
-        canceled: None,
-        suspect,
-        entry: None,
-        permits: Vec::new(),
-        session: None,
-        approval: None,
-        task: None,
-        local: None,
-        notes: Vec::new(),
-        state: State::Ready { upto: calls },
-    }
+    let state = State::Ready { upto: calls };
+    let turn = Turn::new(head, Destination::Workers(Priority::Normal), state, now_ms);
+    Turn { place: 1, bytes: 100, debited: calls, crashes: u32::from(suspect.is_some()), suspect, ..turn }
 }

@@ -234,42 +234,13 @@ impl Delegate<'_> {
                 above.extend(task.parent.iter().chain(&task.above).cloned());
             }
         }
+        let parent = self.parent.clone();
         Turn {
-            head,
-            destination: self.destination.clone(),
-            place: u64::try_from(now_ms).unwrap_or(0),
-            admitted_ms: now_ms,
             bytes: self.bytes(),
             given: self.given,
-            position: 0,
             debited: 1,
-            attempts: 0,
-            retries: 0,
-            crashes: 0,
-            may_have_run: false,
-            began_child: false,
-            begun: None,
-            canceled: None,
-            suspect: None,
-            unreadable: 0,
-            entry: None,
-            permits: Vec::new(),
-            session: None,
-            approval: None,
-            task: Some(TaskPart {
-                budget: self.budget,
-                parent: self.parent.clone(),
-                above,
-                renewed_ms: 0,
-                counted: None,
-                reserved: None,
-                steps_bytes: 0,
-                steps: 0,
-                used: (0, 0, 0),
-            }),
-            local: None,
-            notes: Vec::new(),
-            state: State::Ready { upto: 1 },
+            task: Some(TaskPart { budget: self.budget, parent, above, ..TaskPart::default() }),
+            ..Turn::new(head, self.destination.clone(), State::Ready { upto: 1 }, now_ms)
         }
     }
 

@@ -34,33 +34,9 @@ pub fn head(calls: usize) -> crate::turn::Head {
 }
 
 pub fn admitted(calls: usize) -> Turn {
-    Turn {
-        head: head(calls),
-        destination: crate::turn::Destination::Workers(tickfleet_model::Priority::Normal),
-        place: 1,
-        admitted_ms: 0,
-        bytes: 10,
-        given: false,
-        position: 0,
-        debited: calls,
-        attempts: 0,
-        retries: 0,
-        crashes: 0,
-        may_have_run: false,
-        began_child: false,
-        begun: None,
-        canceled: None,
-        suspect: None,
-        unreadable: 0,
-        entry: None,
-        permits: Vec::new(),
-        session: None,
-        approval: None,
-        task: None,
-        local: None,
-        notes: Vec::new(),
-        state: crate::turn::State::Ready { upto: calls },
-    }
+    let destination = crate::turn::Destination::Workers(tickfleet_model::Priority::Normal);
+    let state = crate::turn::State::Ready { upto: calls };
+    Turn { place: 1, bytes: 10, debited: calls, ..Turn::new(head(calls), destination, state, 0) }
 }
 
 pub fn call(number: usize) -> Bytes {

@@ -245,33 +245,13 @@ impl Admit<'_> {
     fn candidate(&self, budget: Option<u64>, context: &Context) -> Candidate<'_> {
         let json = |call: &Call| serde_json::to_vec(call).map(Bytes::from).unwrap_or_default();
         let texts: Vec<Bytes> = self.calls.iter().map(json).collect();
+        let head = Head { calls: self.calls.len(), ..self.head.clone() };
+        // Placeholder until the turn is dispatched, throttled or ended.
+        let state = State::Ending { reason: EndReason::Expired, due_ms: 0 };
         let mut turn = Turn {
-            head: Head { calls: self.calls.len(), ..self.head.clone() },
-            destination: Destination::Workers(self.priority),
             place: place_of(&self.origin),
-            admitted_ms: context.now_ms,
-            bytes: 0,
             given: self.given,
-            position: 0,
-            debited: 0,
-            attempts: 0,
-            retries: 0,
-            crashes: 0,
-            may_have_run: false,
-            unreadable: 0,
-            suspect: None,
-            began_child: false,
-            begun: None,
-            canceled: None,
-            entry: None,
-            permits: Vec::new(),
-            session: None,
-            approval: None,
-            task: None,
-            local: None,
-            notes: Vec::new(),
-            // Placeholder until the turn is dispatched, throttled or ended.
-            state: State::Ending { reason: EndReason::Expired, due_ms: 0 },
+            ..Turn::new(head, Destination::Workers(self.priority), state, context.now_ms)
         };
         let size = turn.encode().len() + texts.iter().map(Bytes::len).sum::<usize>();
         turn.bytes = u64::try_from(size).unwrap_or(u64::MAX);

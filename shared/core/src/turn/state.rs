@@ -315,7 +315,7 @@ pub struct Suspect {
     pub lone_crashes: u32,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskPart {
     /// Includes the calls of subtasks.
     #[serde(rename = "bu")]
@@ -483,6 +483,37 @@ impl Record for Turn {
 
 impl Turn {
     pub const NOTES_MAX: usize = 40;
+
+    #[must_use]
+    pub fn new(head: Head, destination: Destination, state: State, now_ms: i64) -> Self {
+        Self {
+            head,
+            destination,
+            place: u64::try_from(now_ms).unwrap_or(0),
+            admitted_ms: now_ms,
+            bytes: 0,
+            given: false,
+            position: 0,
+            debited: 0,
+            attempts: 0,
+            retries: 0,
+            crashes: 0,
+            unreadable: 0,
+            may_have_run: false,
+            began_child: false,
+            begun: None,
+            canceled: None,
+            suspect: None,
+            entry: None,
+            permits: Vec::new(),
+            session: None,
+            approval: None,
+            task: None,
+            local: None,
+            notes: Vec::new(),
+            state,
+        }
+    }
 
     /// After a crash, this is the queue of suspects.
     #[must_use]
