@@ -6,6 +6,7 @@ use tickfleet_core::EntryId;
 use tickfleet_core::recovery::inbound::AcknowledgeInbound;
 use tickfleet_core::task::delegate::{DelegateResult, Source};
 use tickfleet_core::task::external::{ReadHeld, RenewTaskLease, RenewTaskLeaseResult};
+use tickfleet_core::task::refusal::Refusal;
 use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::turn::{Conclude, Concluded, Park, ParkReason, ParkResult, Settle, SettleResult, Slice, Turn};
 use tickfleet_engine::active_policy::PolicyHandle;
@@ -154,7 +155,7 @@ impl TaskQueues {
         let active = self.active.load();
         if let Some(parent) = task.parent.clone().filter(|_| active.policy.tenants.contains_key(&task.tenant)) {
             let Some((agent, grant, deadline_ms)) = self.grant_of(&TurnName::task(&task.tenant, &parent)).await? else {
-                let (code, message) = delegation::refused("unknown_parent");
+                let (code, message) = delegation::refused(Refusal::UnknownParent);
                 return Ok(DelegateAttempt::Refused(refuse(&task, code, message.into())));
             };
             if let Err((code, message)) = delegation::under_parent(&mut task, &agent, &grant) {
@@ -184,7 +185,7 @@ impl TaskQueues {
                 "this task_id was accepted before with other content".into(),
             )),
             DelegateResult::Refused(refusal) => {
-                let (code, message) = delegation::refused(refusal.code());
+                let (code, message) = delegation::refused(refusal);
                 DelegateAttempt::Refused(refuse(&task, code, message.into()))
             }
         })

@@ -7,6 +7,7 @@ use tickfleet_config::TaskHandlerDef;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::task::delegate::{Delegate, Source};
+use tickfleet_core::task::refusal::Refusal;
 use tickfleet_core::turn::{Destination, Head};
 use tickfleet_model::policy::Caller;
 use tickfleet_model::{
@@ -162,28 +163,29 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
 }
 
 #[must_use]
-pub fn refused(code: &str) -> (RejectionCode, &'static str) {
-    match code {
-        "budget_exceeds_parent" => (
+pub const fn refused(refusal: Refusal) -> (RejectionCode, &'static str) {
+    match refusal {
+        Refusal::BudgetExceedsParent => (
             RejectionCode::BudgetExceedsParent,
             "The task that this one is delegated from has too little of its action budget left for it.",
         ),
-        "parent_ended" => (
+        Refusal::ParentEnded => (
             RejectionCode::UnknownParent,
             "What this task is delegated from has ended, or was cancelled: nothing begins under it any more.",
         ),
-        "unknown_parent" => {
+        Refusal::UnknownParent => {
             (RejectionCode::UnknownParent, "The task that this one is delegated from is not known or has ended.")
         }
-        "tenant_queue_full" => (RejectionCode::TenantQueueFull, "Too much work is waiting already. Try again later."),
-        "inbox_full" => {
+        Refusal::TenantQueueFull => {
+            (RejectionCode::TenantQueueFull, "Too much work is waiting already. Try again later.")
+        }
+        Refusal::InboxFull => {
             (RejectionCode::InboxFull, "The inbox of the reply has too many unread replies; read and trim them first.")
         }
-        "too_many_inboxes" => {
+        Refusal::TooManyInboxes => {
             (RejectionCode::TooManyInboxes, "The tenant has too many inboxes; use fewer reply_to names.")
         }
-        "deadline_passed" => (RejectionCode::InvalidDeadline, "The deadline has passed already."),
-        _ => (RejectionCode::Refused, "The task was rejected."),
+        Refusal::DeadlinePassed => (RejectionCode::InvalidDeadline, "The deadline has passed already."),
     }
 }
 

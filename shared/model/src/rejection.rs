@@ -45,8 +45,6 @@ codes! {
     TooManyInboxes = "too_many_inboxes",
     /// Too many cancel requests wait for turns or tasks that have not arrived.
     TooManyCancels = "too_many_cancels",
-    /// A reason that this build does not know.
-    Refused = "refused",
     NoTaskHandler = "no_task_handler",
     /// The deadline has passed, or is too far in the future.
     InvalidDeadline = "invalid_deadline",

@@ -138,7 +138,7 @@ async fn delegate(
             if wait { ended(store, &context, &id, given).await } else { Ok(given) }
         }
         DelegateResult::Pressure => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
-        DelegateResult::Refused(refusal) => Err(refused(delegation::refused(refusal.code()).1.into())),
+        DelegateResult::Refused(refusal) => Err(refused(delegation::refused(refusal).1.into())),
         DelegateResult::Conflict => Err(ToolError::internal("a derived task id belongs to another task")),
     }
 }

@@ -1,4 +1,4 @@
-//! Reasons to refuse a task, and their codes in results and replies.
+//! Reasons to refuse a task.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
@@ -11,19 +11,4 @@ pub enum Refusal {
     ParentEnded,
     UnknownParent,
     BudgetExceedsParent,
-}
-
-impl Refusal {
-    #[must_use]
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::TenantQueueFull => "tenant_queue_full",
-            Self::DeadlinePassed => "deadline_passed",
-            Self::InboxFull => "inbox_full",
-            Self::TooManyInboxes => "too_many_inboxes",
-            Self::ParentEnded => "parent_ended",
-            Self::UnknownParent => "unknown_parent",
-            Self::BudgetExceedsParent => "budget_exceeds_parent",
-        }
-    }
 }
