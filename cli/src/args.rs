@@ -1,8 +1,6 @@
 //! The command line. The arguments of each command are in the file that implements it.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
-use serde::de::DeserializeOwned;
 
 use crate::commands::approvals;
 use crate::commands::audit;
@@ -139,11 +137,3 @@ pub(crate) enum Command {
 const RUN_HELP: &str = "\
 Any number of them can run. /livez, /readyz and /metrics are served on http.address.
 The first SIGTERM or SIGINT drains the process, a second one stops it at once.";
-
-/// A parser of those values of `T` whose serde names are `words`.
-pub(crate) fn word_of<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
-where
-    T: DeserializeOwned + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value::<T>(word.into()))
-}

@@ -19,6 +19,7 @@ mod program;
 mod reference;
 mod rule_names;
 mod setup;
+mod words;
 
 use clap::CommandFactory;
 

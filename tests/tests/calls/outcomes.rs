@@ -155,6 +155,8 @@ async fn retry_after_delays_the_retry_and_ends_the_call_when_too_long() {
     let admitted_ms = fleet.unfinished(&waits).await.unwrap().admitted_ms;
     let due_ms: i64 = fleet.ask("ZSCORE", "timers", &[&format!("turn:acme:{waits}")]).await;
     assert!(due_ms - admitted_ms >= 60_000, "the ladder's own wait is 10 ms");
+    fleet.cancel_turn(&waits).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["cancelled"]);
     fleet.submit(&[("fail", asked(61_000))]).await;
     let reply = fleet.reply().await;
     assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["transient"], &json!(1)));

@@ -36,7 +36,9 @@ fn module_of(path: &str) -> String {
 }
 
 fn public_items(source: &Source) -> usize {
-    source.production.lines().filter(|line| line.starts_with("pub ") && !line.starts_with("pub mod ")).count()
+    let is_item =
+        |line: &&str| line.starts_with("pub ") && !["pub mod ", "pub use "].iter().any(|p| line.starts_with(p));
+    source.production.lines().filter(is_item).count()
 }
 
 pub fn complaints(source: &Source) -> Vec<String> {

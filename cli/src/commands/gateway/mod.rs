@@ -27,11 +27,11 @@ use tickfleet_store::{Store, StoreError};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::word_of;
 use crate::failure::Failure;
 use crate::fleet::readiness::ready;
 use crate::output::Output;
 use crate::setup::Setup;
+use crate::words::word_of;
 
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 

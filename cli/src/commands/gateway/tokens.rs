@@ -7,9 +7,9 @@ use clap::Args;
 use tickfleet_config::SealKey;
 use tickfleet_gateway::{Algorithm, ClientSecret, SignInOptions, TokenOptions, Tokens};
 
-use crate::args::word_of;
 use crate::failure::Failure;
 use crate::setup::Setup;
+use crate::words::word_of;
 
 /// Other algorithms are not safe here.
 const ASYMMETRIC: [&str; 9] = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"];

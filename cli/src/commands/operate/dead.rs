@@ -11,7 +11,6 @@ use tickfleet_client::dead::{
 };
 use tickfleet_model::{AgentId, TenantId, limits};
 
-use crate::args::word_of;
 use crate::commands::limits::reason;
 use crate::commands::operate::audit_note::By;
 use crate::commands::operate::causes;
@@ -19,6 +18,7 @@ use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
+use crate::words::word_of;
 
 const LISTED: u16 = 50;
 const PREVIEWED: usize = 10;

@@ -13,12 +13,12 @@ use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
 use super::history;
-use crate::args::word_of;
 use crate::commands::usage::zones;
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
+use crate::words::word_of;
 
 /// Steps between two progress messages. A step counts 1,000 entries.
 const STEPS: usize = 20;

@@ -11,13 +11,13 @@ use tickfleet_client::tasks::CancelStatus;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
-use crate::args::word_of;
 use crate::commands::limits::reason;
 use crate::commands::operate::audit_note::{By, age};
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
+use crate::words::word_of;
 
 const LISTED: u16 = 50;
 const PAGE: usize = 1_000;

@@ -12,12 +12,12 @@ use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskState, TaskSummary, ta
 use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, Outcome, TenantId};
 
-use crate::args::word_of;
 use crate::commands::operate::audit_note::age;
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
+use crate::words::word_of;
 
 const LISTED: u16 = 50;
 const SHORT_CHARS: usize = 48;

@@ -73,7 +73,7 @@ async fn a_delegated_task_that_fails_reports_its_reason() {
     assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
     fleet.run(&["explain", reply["task_id"].as_str().unwrap()]).exits(0).says("Task").says("has ended");
     assert_eq!(fleet.run(&to("tina")).exits(1).json()["error"]["code"], "no_task_handler");
-    fleet.run(&["doctor"]).exits(0).says("no_task_handler");
+    fleet.run(&["doctor"]).exits(0).says("tickfleet dead list");
 }
 
 #[tokio::test]

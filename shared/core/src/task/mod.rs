@@ -5,7 +5,7 @@ pub mod cascade;
 pub mod delegate;
 pub mod external;
 pub mod lists;
-mod refusal;
+pub mod refusal;
 pub mod spend;
 pub mod step;
 
