@@ -7,7 +7,7 @@ use serde::Serialize;
 use tickfleet_client::operate::{self, Operator};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
-use tickfleet_store::RunTimeConfig;
+use tickfleet_store::RunTimeSettings;
 
 use crate::caller::no_tenant;
 use crate::commands::operate::audit_note::AuditNote;
@@ -113,7 +113,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             for store in client.stores() {
                 let found = store.run_time_config().await?;
                 unreadable(&found).iter().for_each(|(tenant, why)| output.note(&format!("{tenant}: {why}")));
-                set.extend(found.declared);
+                set.extend(found.tenants);
             }
             let mut rows: Vec<TenantRow<'_>> = set.iter().map(|(tenant, policy)| row(tenant, policy, true)).collect();
             let others = configured.iter().filter(|(tenant, _)| !set.contains_key(*tenant));
@@ -128,15 +128,15 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
                     "{tenant}: {why}; run tickfleet tenant set or tickfleet tenant unset"
                 )));
             }
-            let found = set.declared.get(tenant).map(|policy| row(tenant, policy, true));
+            let found = set.tenants.get(tenant).map(|policy| row(tenant, policy, true));
             let found = found.or_else(|| configured.get(tenant).map(|policy| row(tenant, policy, false)));
-            let known = configured.keys().chain(set.declared.keys());
+            let known = configured.keys().chain(set.tenants.keys());
             let unknown = || no_tenant(tenant, known.clone());
             output.show(&found.ok_or_else(unknown)?, |row| shown(std::slice::from_ref(row)))
         }
         TenantCommand::Set(change) => {
             let store = client.store(&change.tenant);
-            let before = store.run_time_config().await?.declared.remove(&change.tenant);
+            let before = store.run_time_config().await?.tenants.remove(&change.tenant);
             let before = before.or_else(|| configured.get(&change.tenant).cloned()).unwrap_or_default();
             let policy = changed(before, change, setup)?;
             let by = change.note.by();
@@ -162,7 +162,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
 
 /// Returns each tenant with unreadable run-time settings, and the problem. The fleet rejects the turns of these
 /// tenants.
-pub(crate) fn unreadable(set: &RunTimeConfig) -> Vec<(TenantId, String)> {
+pub(crate) fn unreadable(set: &RunTimeSettings) -> Vec<(TenantId, String)> {
     let words = |problem: &String| format!("unreadable run-time settings ({problem})");
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
 }

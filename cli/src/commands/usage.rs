@@ -76,7 +76,7 @@ pub(crate) async fn zones(setup: &Setup, client: &Client) -> Result<BTreeMap<Ten
     let policy = &setup.configuration.policy;
     let mut tenants = policy.tenants.clone();
     for store in client.stores() {
-        tenants.extend(store.run_time_config().await?.declared);
+        tenants.extend(store.run_time_config().await?.tenants);
     }
     let zoned = tenants.iter().map(|(tenant, owner)| Ok((tenant.clone(), zone(policy.time_zone(owner))?)));
     zoned.collect::<Result<_, UnknownZone>>().map_err(Failure::failed)

@@ -12,7 +12,7 @@ use tickfleet_core::settings::{ChangeSetting, Origin};
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Policy, TenantId};
 use tickfleet_rules::Rulebook;
-use tickfleet_store::{RunTimeConfig, Store, StoreError};
+use tickfleet_store::{RunTimeSettings, Store, StoreError};
 
 #[derive(Debug, Clone, Default)]
 pub struct ActivePolicy {
@@ -84,7 +84,7 @@ struct LostSettings {
 impl ShardSettings {
     /// The last readable declaration of a tenant stays in force. A tenant without a readable declaration is withheld.
     /// Returns the settings that the store has lost.
-    fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
+    fn apply_read(&mut self, read_number: u64, read: RunTimeSettings) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
         let mut tools_off = read.tools_off;
@@ -99,9 +99,9 @@ impl ShardSettings {
             tools_off.extend(lost_tools.iter().cloned());
             lost_pauses = keep_known(&self.pauses, &mut pauses);
             lost_tool_pauses = keep_known(&self.tool_pauses, &mut tool_pauses);
-            lost.extend(known.keys().filter(|t| !read.declared.contains_key(*t)).cloned());
+            lost.extend(known.keys().filter(|t| !read.tenants.contains_key(*t)).cloned());
         }
-        let mut tenants = read.declared;
+        let mut tenants = read.tenants;
         let mut withheld = BTreeSet::new();
         let mut restored = BTreeMap::new();
         for tenant in lost.iter().chain(read.unreadable.keys()) {
@@ -204,7 +204,7 @@ impl PolicyHandle {
     }
 
     /// Does nothing if a newer read was already applied. Returns the settings that Redis has lost.
-    fn apply_read(&self, shard: u32, read_number: u64, read: RunTimeConfig) -> LostSettings {
+    fn apply_read(&self, shard: u32, read_number: u64, read: RunTimeSettings) -> LostSettings {
         let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();
         if held.read_number > read_number {
@@ -256,9 +256,9 @@ mod tests {
         (TenantId::new(name).unwrap(), TenantPolicy { max_actions_per_day: cap, ..TenantPolicy::default() })
     }
 
-    fn read(generation: u64, declared: &[(&str, u32)]) -> RunTimeConfig {
+    fn read(generation: u64, declared: &[(&str, u32)]) -> RunTimeSettings {
         let declared = declared.iter().map(|(name, cap)| capped(name, Some(*cap))).collect();
-        RunTimeConfig { generation, declared, ..RunTimeConfig::default() }
+        RunTimeSettings { generation, tenants, ..RunTimeSettings::default() }
     }
 
     fn seen(in_force: &PolicyHandle) -> (Vec<(String, Option<u32>)>, Vec<String>) {
@@ -296,7 +296,7 @@ mod tests {
     fn an_unreadable_tenant_keeps_its_last_settings_or_is_withheld() {
         let unreadable = |generation, declared: &[(&str, u32)]| {
             let unreadable = [(TenantId::new("acme").unwrap(), "no JSON".to_owned())].into();
-            RunTimeConfig { unreadable, ..read(generation, declared) }
+            RunTimeSettings { unreadable, ..read(generation, declared) }
         };
         let fresh = PolicyHandle::new(active("one", &["acme", "bolt"]));
         fresh.apply_read(0, 1, unreadable(2, &[("bolt", 5)]));
@@ -334,7 +334,7 @@ mod tests {
     fn a_switched_off_tool_stays_off_until_it_is_switched_on() {
         let off = |generation, tools: &[&str]| {
             let tools_off = tools.iter().map(ToString::to_string).collect();
-            RunTimeConfig { tools_off, ..read(generation, &[]) }
+            RunTimeSettings { tools_off, ..read(generation, &[]) }
         };
         let in_force = PolicyHandle::new(active("one", &[]));
         let now = || in_force.load().policy.permissions.switched_off.iter().cloned().collect::<Vec<_>>();

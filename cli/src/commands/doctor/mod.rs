@@ -253,7 +253,7 @@ fn lacking(dir: Option<&Path>, file: &str) -> String {
 /// Ignores a shard that does not respond, because another finding reports it.
 async fn any_tenant_is_set(stores: &[Store]) -> bool {
     for store in stores {
-        if store.run_time_config().await.is_ok_and(|set| !set.declared.is_empty()) {
+        if store.run_time_config().await.is_ok_and(|set| !set.tenants.is_empty()) {
             return true;
         }
     }

@@ -7,7 +7,7 @@ use tickfleet_client::Approval;
 use tickfleet_client::approvals::waiting_approvals;
 use tickfleet_client::dead::{DeadEntry, FailuresSeen, RecentFailures};
 use tickfleet_client::held_slices::{HeldSlice, held_slices};
-use tickfleet_store::{RunTimeConfig, ShardView, Store, StoreError};
+use tickfleet_store::{RunTimeSettings, ShardView, Store, StoreError};
 
 use crate::checks::{CheckResult, problems_of_servers};
 use crate::output::time_format::millis;
@@ -30,7 +30,7 @@ pub(super) struct FleetFacts {
     pub(super) failures: Vec<DeadEntry>,
     pub(super) unknown: Vec<DeadEntry>,
     pub(super) failures_partial: bool,
-    pub(super) settings: Vec<RunTimeConfig>,
+    pub(super) settings: Vec<RunTimeSettings>,
     pub(super) stuck: Vec<HeldSlice>,
     pub(super) servers: Vec<CheckResult>,
     /// Errors by shard. The key `None` stands for the checks of the servers.

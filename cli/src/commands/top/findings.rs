@@ -424,7 +424,7 @@ mod tests {
     use tickfleet_model::policy::{Paused, PausedTool};
     use tickfleet_model::{AgentId, TenantId};
     use tickfleet_store::{
-        EndedCall, NodeView, RunTimeConfig, ServerLoad, ShardView, Slots, StreamView, ThrottleQueueView,
+        EndedCall, NodeView, RunTimeSettings, ServerLoad, ShardView, Slots, StreamView, ThrottleQueueView,
     };
 
     use super::super::frame::Heading;
@@ -551,13 +551,13 @@ mod tests {
         let pause = Pause { by: "anna".into(), reason: "too fast".into(), since_ms: NOW_MS - 60_000 };
         let agent = Paused { tenant: demo.clone(), agent: Some(AgentId::new("kelly").unwrap()) };
         let tool = PausedTool { tenant: None, tool: "pay".into() };
-        let set = RunTimeConfig {
+        let set = RunTimeSettings {
             pauses: [(agent, pause.clone())].into(),
             tool_pauses: [(tool, pause)].into(),
             tools_off: ["post_to_x".to_owned()].into(),
-            ..RunTimeConfig::default()
+            ..RunTimeSettings::default()
         };
-        let settings = vec![set.clone(), RunTimeConfig { pauses: BTreeMap::new(), ..set }];
+        let settings = vec![set.clone(), RunTimeSettings { pauses: BTreeMap::new(), ..set }];
         let facts = FleetFacts { settings, ..FleetFacts::default() };
         let queue = ThrottleQueueView {
             tenant: "demo".into(),

@@ -185,7 +185,7 @@ impl FleetNames {
     pub async fn tenants(&self, client: &Client) -> Result<BTreeSet<TenantId>, StoreError> {
         let mut tenants = self.tenants.clone();
         for store in client.stores() {
-            tenants.extend(store.run_time_config().await?.declared.into_keys());
+            tenants.extend(store.run_time_config().await?.tenants.into_keys());
         }
         Ok(tenants)
     }

@@ -151,7 +151,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
 impl Notifier<'_> {
     /// Includes tenants set at run time.
     async fn tenants(&self, store: &Store) -> Result<Vec<TenantId>, StoreError> {
-        let mut tenants: BTreeSet<TenantId> = store.run_time_config().await?.declared.into_keys().collect();
+        let mut tenants: BTreeSet<TenantId> = store.run_time_config().await?.tenants.into_keys().collect();
         tenants.extend(self.setup.active().load().policy.tenants.keys().cloned());
         Ok(tenants.into_iter().filter(|tenant| store.is_home_of(tenant)).collect())
     }
