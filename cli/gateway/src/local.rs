@@ -10,9 +10,11 @@ use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
+use tickfleet_core::EntryId;
+use tickfleet_core::task::external::{RenewTaskLease, RenewTaskLeaseResult};
 use tickfleet_model::ConsumerId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner, with_turn};
-use tickfleet_store::{Concluded, RenewTaskLeaseResult, TurnName};
+use tickfleet_store::{Concluded, StoreError, TurnName};
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -178,7 +180,8 @@ pub(crate) async fn conclude(
     let store = shared.client.store(&name.tenant);
     let result = match parse_task_message(&with_turn(body, &name.turn))? {
         TaskMessage::Renew(claimed) if claimed.turn == name.turn && claimed.tenant == name.tenant => {
-            match store.renew_task_lease(&name, &claimed.lease).await? {
+            let renew = RenewTaskLease { name, entry: EntryId::new(claimed.lease) };
+            match store.decide(renew).await.map_err(StoreError::from)?.result {
                 RenewTaskLeaseResult::Renewed => "ok",
                 RenewTaskLeaseResult::Over => "over",
                 RenewTaskLeaseResult::Stale => "stale",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tickfleet_core::audit::Report;
 use tickfleet_model::TenantId;
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{StoreError, TurnName, TurnView};
@@ -83,7 +84,7 @@ pub async fn note(client: &Client, names: &[TurnName], filter: &str, operator: O
             details: &details,
             redactor: operator.redactor,
         });
-        store.record_action(&entry).await?;
+        store.decide(Report(store.audit_entry(&entry))).await?;
     }
     Ok(())
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
+use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use tickfleet_core::turn::State;
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
-use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnView, worker_of};
+use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView, worker_of};
 
 use crate::held_slices::held_slices;
 use crate::position;
@@ -265,18 +266,25 @@ pub struct Operator<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// Pauses the calls of a tenant, or of one of its agents.
-pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseResult, StoreError> {
+/// Pauses the calls of a tenant, or of one of its agents. After the response, none of these calls is admitted.
+pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<SettingResult, StoreError> {
     let since_ms = store.now_ms().await?;
     let text = |text: &str| operator.redactor.text(text).into_owned();
     let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
-    store.pause(who, &pause, &entry(who, operator, since_ms, ("PAUSE", "paused"))).await
+    let audit_entry = store.audit_entry(&entry(who, operator, since_ms, ("PAUSE", "paused")));
+    Ok(store.decide(ChangeSetting::pause(who.clone(), &pause, Origin::Operator(audit_entry))).await?.result)
 }
 
-/// Resumes the calls of a tenant, or of one of its agents.
-pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseResult, StoreError> {
+/// Resumes the calls of a tenant, or of one of its agents. Returns false if they were not paused.
+pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<bool, StoreError> {
     let now_ms = store.now_ms().await?;
-    store.resume(who, &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
+    remove(store, Setting::Pause(who.clone()), &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
+}
+
+/// Returns false if there was no such setting.
+async fn remove(store: &Store, setting: Setting, audit_entry: &str) -> Result<bool, StoreError> {
+    let removed = store.decide(ChangeSetting::remove(setting, store.audit_entry(audit_entry))).await?.result;
+    Ok(matches!(removed, SettingResult::Done { .. }))
 }
 
 /// The result of pausing a tool.
@@ -301,7 +309,7 @@ impl ToolPaused {
     }
 }
 
-/// Pauses a tool, in its tenant's shard or in all shards. If one shard has too many pauses, the other shards still
+/// Pauses a tool, in its tenant's shard or in all shards. Workers read the pause with their next heartbeat. If one shard has too many pauses, the other shards still
 /// pause the tool. After an error, the call can be repeated.
 pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
     let text = |text: &str| operator.redactor.text(text).into_owned();
@@ -309,36 +317,31 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
     for store in of_tool(shards, tool) {
         let since_ms = store.now_ms().await?;
         let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
-        let audit_entry = tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused"));
-        match store.pause_tool(tool, &pause, &audit_entry).await? {
-            PauseResult::Full => {
+        let audit_entry = store.audit_entry(&tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused")));
+        let change = ChangeSetting::pause_tool(tool.clone(), &pause, Origin::Operator(audit_entry));
+        match store.decide(change).await?.result {
+            SettingResult::Full => {
                 set.full.push(store.shard());
                 continue;
             }
-            PauseResult::Ok => set.changed = true,
-            PauseResult::None => {}
+            SettingResult::Done { .. } => set.changed = true,
+            SettingResult::Unchanged { .. } => {}
         }
         set.paused += 1;
     }
     Ok(set)
 }
 
-/// Resumes the calls of a tool.
+/// Resumes the calls of a tool. Returns false if the tool was not paused.
 /// After an error, the call can be repeated.
-pub async fn resume_tool(
-    shards: &[Store],
-    tool: &PausedTool,
-    operator: Operator<'_>,
-) -> Result<PauseResult, StoreError> {
-    let mut set = PauseResult::None;
+pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<bool, StoreError> {
+    let mut changed = false;
     for store in of_tool(shards, tool) {
         let now_ms = store.now_ms().await?;
         let audit_entry = tool_entry(tool, operator, now_ms, ("RESUME_TOOL", "resumed"));
-        if store.resume_tool(tool, &audit_entry).await? == PauseResult::Ok {
-            set = PauseResult::Ok;
-        }
+        changed |= remove(store, Setting::ToolPause(tool.clone()), &audit_entry).await?;
     }
-    Ok(set)
+    Ok(changed)
 }
 
 /// Maximum bytes of the name or ID of a tool to disable or enable.
@@ -359,7 +362,18 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     let mut changed = false;
     for store in shards {
         let audit_entry = tool_entry(&of_all, operator, store.now_ms().await?, (action, verb));
-        changed |= store.switch_tool(tool, on, &audit_entry).await?;
+        if on {
+            changed |= remove(store, Setting::ToolOff(tool.to_owned()), &audit_entry).await?;
+            continue;
+        }
+        let origin = Origin::Operator(store.audit_entry(&audit_entry));
+        match store.decide(ChangeSetting::switch_off(tool.to_owned(), origin)).await?.result {
+            SettingResult::Done { .. } => changed = true,
+            SettingResult::Unchanged { .. } => {}
+            SettingResult::Full => {
+                return Err(StoreError::Undecided("too many tools are switched off at run time".to_owned()));
+            }
+        }
     }
     Ok(changed)
 }
@@ -386,14 +400,18 @@ pub async fn set_tenant(
     let now_ms = store.now_ms().await?;
     let declared = serde_json::to_string(policy).unwrap_or_default();
     let audit_entry = tenant_entry(tenant, operator, now_ms, ("SET_TENANT", "set"), &[("declared", declared)]);
-    store.set_tenant(tenant, policy, &audit_entry).await
+    let origin = Origin::Operator(store.audit_entry(&audit_entry));
+    match store.decide(ChangeSetting::set_tenant(tenant.clone(), policy, origin)).await?.result {
+        SettingResult::Done { .. } | SettingResult::Unchanged { .. } => Ok(()),
+        SettingResult::Full => Err(StoreError::Undecided("too many tenants are declared at run time".to_owned())),
+    }
 }
 
 /// Removes the run-time settings of a tenant. Returns false if the tenant had none.
 pub async fn unset_tenant(store: &Store, tenant: &TenantId, operator: Operator<'_>) -> Result<bool, StoreError> {
     let now_ms = store.now_ms().await?;
     let audit_entry = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "removed the run-time settings of"), &[]);
-    store.unset_tenant(tenant, &audit_entry).await
+    remove(store, Setting::Tenant(tenant.clone()), &audit_entry).await
 }
 
 fn tenant_entry(

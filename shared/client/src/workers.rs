@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
 use tickfleet_model::policy::Pause;
 use tickfleet_model::suggest::{list, nearest};
 use tickfleet_protocol::{OperatorAct, act_entry};
-use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worker_of};
+use tickfleet_store::{ShardWorkers, Slots, Store, StoreError, worker_of};
 
 use crate::held_slices::held_slices;
 use crate::operate::Operator;
@@ -183,17 +184,17 @@ async fn change(
     let mut set = WorkerDrainResult::None;
     let mut is_full = false;
     for (store, shard) in shards.iter().zip(&known) {
-        let entry = entry(worker, operator, shard.now_ms, drains);
-        let done = if drains {
+        let entry = store.audit_entry(&entry(worker, operator, shard.now_ms, drains));
+        let change = if drains {
             let note = Pause { by: text(operator.by), reason: text(operator.reason), since_ms: shard.now_ms };
-            store.drain_worker(worker, &note, &entry, &gone(shard, worker)).await?
+            DrainChange::Drain { note, gone: gone(shard, worker), entry }
         } else {
-            store.resume_worker(worker, &entry).await?
+            DrainChange::Resume { entry }
         };
-        match done {
-            PauseResult::Ok => set = WorkerDrainResult::Ok,
-            PauseResult::Full => is_full = true,
-            PauseResult::None => {}
+        match store.decide(ChangeDrain { worker: worker.to_owned(), change }).await?.result {
+            DrainResult::Done => set = WorkerDrainResult::Ok,
+            DrainResult::Full => is_full = true,
+            DrainResult::Unchanged | DrainResult::Lifted => {}
         }
     }
     Ok(if is_full { WorkerDrainResult::Full } else { set })

@@ -55,7 +55,6 @@ pub use verbs::conversations::*;
 pub use verbs::dead::*;
 pub use verbs::knowledge::*;
 pub use verbs::run_time::*;
-pub use verbs::tasks::*;
 pub use verbs::turns::*;
 pub use verbs::upkeep::*;
 

@@ -7,13 +7,12 @@ use redis::aio::MultiplexedConnection;
 use tickfleet_client::operate::{self, Operator, ToolPaused};
 use tickfleet_client::{Client, Reply, SubmitError, private_inbox};
 use tickfleet_core::Transaction;
+use tickfleet_core::settings::{ChangeSetting, Origin};
 use tickfleet_core::turn::state::Finished;
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, InboxName, Redactor, TenantId, Turn, TurnId, limits};
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::{
-    DeadItemRef, HandleResult, Inbound, PauseResult, StoreError, StoreOptions, Submission, TurnName,
-};
+use tickfleet_store::{DeadItemRef, HandleResult, Inbound, StoreError, StoreOptions, Submission, TurnName};
 use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -264,7 +263,8 @@ async fn a_tool_pause_reports_full_shards_and_applies_to_the_others() {
     let pause = Pause { by: "anna".into(), reason: "many".into(), since_ms: 1 };
     for n in 0..limits::PAUSES_MAX {
         let who = Paused { tenant: world.tenant.clone(), agent: Some(AgentId::new(format!("a{n}")).unwrap()) };
-        assert_eq!(shards[0].pause(&who, &pause, "").await.unwrap(), PauseResult::Ok);
+        let origin = Origin::Operator(shards[0].audit_entry(""));
+        shards[0].decide(ChangeSetting::pause(who, &pause, origin)).await.unwrap();
     }
     let tool = PausedTool { tenant: None, tool: "post".into() };
     let redactor = Redactor::default();
@@ -277,7 +277,7 @@ async fn a_tool_pause_reports_full_shards_and_applies_to_the_others() {
     }
     let paused = shards[1].run_time_config().await.unwrap().tool_pauses;
     assert_eq!(paused.keys().collect::<Vec<_>>(), [&tool]);
-    assert_eq!(operate::resume_tool(&shards, &tool, operator).await.unwrap(), PauseResult::Ok);
+    assert!(operate::resume_tool(&shards, &tool, operator).await.unwrap());
     assert_eq!(ToolPaused { changed: true, full: Vec::new(), paused: 2 }.incomplete_message(), None);
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tickfleet_core::audit::Report;
 use tickfleet_core::check::Fault;
 use tickfleet_protocol::{ShardRepair, repair_entry};
 use tickfleet_store::{FaultFound, FaultKind, ShardCheck, Store, StoreError};
@@ -41,7 +42,7 @@ async fn audit(setup: &Setup, store: &Store, by: &str, faults: &[FaultFound]) ->
             named: &named,
             redactor: &setup.report().redactor,
         };
-        store.record_action(&repair_entry(&repair)).await?;
+        store.decide(Report(store.audit_entry(&repair_entry(&repair)))).await?;
     }
     Ok(())
 }

@@ -4,12 +4,14 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Number;
 use tickfleet_client::Client;
+use tickfleet_core::CounterKey;
+use tickfleet_core::settings::reset::{ResetCounter, ResetLimit};
 use tickfleet_model::limit::counters::{OTHERS, tenant_of};
 use tickfleet_model::limit::{LimitBound, LimitWindow};
 use tickfleet_model::suggest::closest;
 use tickfleet_model::{Limit, limits};
 use tickfleet_protocol::{LimitReset, limit_reset_entry};
-use tickfleet_store::{CounterName, ResetCounter, Store};
+use tickfleet_store::{CounterName, Store, StoreError};
 
 use super::counters::{self, LimitCounters};
 use super::listing::{find_limit, no_limit, number};
@@ -106,8 +108,11 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
 }
 
 async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Option<(u32, ResetCounter)>, Failure> {
+    let counter = CounterKey::new(&name.limit, &name.counter);
     let entry = serde_json::from_str(entry).map_err(Failure::failed)?;
-    Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
+    let audit_entries_max = store.options().audit_entries_max;
+    let was = store.decide(ResetLimit { counter, entry, audit_entries_max }).await.map_err(StoreError::from)?.result;
+    Ok(was.map(|was| (store.shard(), was)))
 }
 
 pub(crate) fn by_environment() -> Result<String, Failure> {

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
+use tickfleet_core::settings::SettingResult;
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{TenantId, limits};
-use tickfleet_store::PauseResult;
 
 use super::{FleetName, VerbContext, VerbError, optional, or_default, restrict_tenant};
 use crate::Client;
@@ -89,23 +89,24 @@ impl PauseRequest {
             }
         };
         match changed {
-            PauseResult::Full => {
+            SettingResult::Full => {
                 Err(VerbError::Conflict("too many tenants and agents are paused: resume some first".into()))
             }
-            set => Ok(PauseReport { target, changed: set == PauseResult::Ok }),
+            SettingResult::Done { .. } => Ok(PauseReport { target, changed: true }),
+            SettingResult::Unchanged { .. } => Ok(PauseReport { target, changed: false }),
         }
     }
 
     /// Resumes the target.
     pub async fn resume(&self, context: &VerbContext<'_>) -> Result<PauseReport, VerbError> {
         let given = self.target(context)?;
-        let (target, set) = given.resume(context, context.operator(&self.reason)).await?;
+        let (target, changed) = given.resume(context, context.operator(&self.reason)).await?;
         // Check the name only if nothing changed: a paused name can be resumed after its removal from the
         // configuration.
-        if set != PauseResult::Ok {
+        if !changed {
             given.check_name(context).await?;
         }
-        Ok(PauseReport { target, changed: set == PauseResult::Ok })
+        Ok(PauseReport { target, changed })
     }
 
     fn target(&self, context: &VerbContext<'_>) -> Result<PauseTarget, VerbError> {
@@ -152,11 +153,7 @@ impl PauseTarget {
         }
     }
 
-    async fn resume(
-        &self,
-        context: &VerbContext<'_>,
-        operator: Operator<'_>,
-    ) -> Result<(Self, PauseResult), VerbError> {
+    async fn resume(&self, context: &VerbContext<'_>, operator: Operator<'_>) -> Result<(Self, bool), VerbError> {
         let given = match self {
             Self::Caller(who) => {
                 return Ok((self.clone(), operate::resume(context.client.store(&who.tenant), who, operator).await?));
@@ -165,12 +162,12 @@ impl PauseTarget {
         };
         let stores = context.client.stores();
         let tool = switched(context, given).await?;
-        let mut set = operate::resume_tool(stores, &tool, operator).await?;
+        let mut changed = operate::resume_tool(stores, &tool, operator).await?;
         // The tool may have been paused under its ID, when the ID could not be resolved to a name.
-        if set != PauseResult::Ok && tool != *given {
-            set = operate::resume_tool(stores, given, operator).await?;
+        if !changed && tool != *given {
+            changed = operate::resume_tool(stores, given, operator).await?;
         }
-        Ok((Self::Tool(tool), set))
+        Ok((Self::Tool(tool), changed))
     }
 }
 

@@ -25,10 +25,7 @@ pub(crate) mod approvals {
 
 pub(crate) mod tasks {
     mod drop_queue;
-    mod renew_lease;
     mod step;
-
-    pub use renew_lease::*;
 }
 
 pub(crate) mod conversations {
@@ -40,22 +37,14 @@ pub(crate) mod conversations {
 }
 
 pub(crate) mod recovery {
-    mod drain;
     mod ensure_groups;
 }
 
 pub(crate) mod run_time {
     mod announce;
-    mod pause;
-    mod record_action;
-    mod reset_limit;
     mod run_time_config;
-    mod set_tenant;
-    mod switch_tool;
 
     pub use announce::*;
-    pub use pause::PauseResult;
-    pub use reset_limit::*;
     pub use run_time_config::*;
 }
 
