@@ -24,6 +24,8 @@ pub(super) struct Report {
     pub(super) duplicates: usize,
     pub(super) tasks: usize,
     pub(super) outcomes: BTreeMap<&'static str, usize>,
+    /// Ticks and days whose caps were checked.
+    pub(super) windows: u64,
     pub(super) caps: Vec<CappedTurn>,
     pub(super) day: Vec<Row>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -86,6 +88,7 @@ impl Report {
         for result in &results {
             *outcomes.entry(result.outcome.as_str()).or_default() += 1;
         }
+        let windows = played.proof.claims.iter().filter(|claim| claim.unit == "windows");
         Self {
             ok: broken.is_empty(),
             broken,
@@ -96,6 +99,7 @@ impl Report {
             duplicates: played.turns.iter().map(|turn| turn.duplicates).sum(),
             tasks: played.tasks.len(),
             outcomes,
+            windows: windows.map(|claim| claim.checked).sum(),
             caps: day.iter().zip(&played.turns).filter_map(|(planned, turn)| capped(planned, turn)).collect(),
             day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
             left_out,

@@ -86,6 +86,7 @@ fn plays_its_day(report: &Value) {
     let capped = report["caps"].as_array().unwrap().iter().map(|capped| json!([capped["agent"], capped["windows"]]));
     let windows = json!([["archy", [10, 10, 5]], ["cornwall", [10, 2]], ["sunday", [10, 10, 5]]]);
     assert_eq!(json!(capped.collect::<Vec<_>>()), windows);
+    assert!(report["windows"].as_u64() > Some(36), "a tick and a day of each agent: {}", report["windows"]);
     has_every_kind(report);
 }
 
