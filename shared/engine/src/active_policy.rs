@@ -258,7 +258,7 @@ mod tests {
 
     fn read(generation: u64, declared: &[(&str, u32)]) -> RunTimeSettings {
         let declared = declared.iter().map(|(name, cap)| capped(name, Some(*cap))).collect();
-        RunTimeSettings { generation, tenants, ..RunTimeSettings::default() }
+        RunTimeSettings { generation, tenants: declared, ..RunTimeSettings::default() }
     }
 
     fn seen(in_force: &PolicyHandle) -> (Vec<(String, Option<u32>)>, Vec<String>) {

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 # This import comes first, because its error names the package to install.
@@ -30,81 +31,68 @@ _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 _GOOD_S = 5.0
 
 
-class _RetryLater(Exception):
-    """No stream is available now: the error, and the seconds that the gateway asks to wait."""
-
-    def __init__(self, error: FleetError, seconds: float | None = None) -> None:
-        self.error = error
-        self.seconds = seconds
-
-
 async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
     """Yields the events of a task from a position on. If the stream is lost, continues after the last reported step."""
-    retries = http.retries(http.retry_timeout)
-    while True:
-        retry = _RetryLater(Unavailable("the gateway ended the event stream before the task ended"))
-        began, came_from = time.monotonic(), position
-        try:
-            async with http.stream(f"/v1/tasks/{segment(task_id)}/events", tenant, position) as response:
-                await _check(response)
-                async for kind, value in _events(_lines(response.aiter_bytes())):
-                    if kind in _ENDS:
-                        yield Event("ended", int(value["position"]), reply=await _reply(http, tenant, task_id))
-                        return
-                    if kind in _STEPS:
-                        position = int(value["position"])
-                        yield _step(_STEPS[kind], position, value)
-        except httpx.RequestError as error:
-            http.check_open()
-            retry = _RetryLater(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
-        except _RetryLater as later:
-            retry = later
-            reply = await _reply(http, tenant, task_id) if isinstance(later.error, NotFound) else None
-            if reply is not None and reply.status == "rejected":
-                # A rejected task has no events.
-                yield Event("ended", position, reply=reply)
+    async with aclosing(_stream(http, f"/v1/tasks/{segment(task_id)}/events", tenant, position)) as events:
+        async for kind, value in events:
+            if kind in _ENDS:
+                yield Event("ended", int(value["position"]), reply=await _reply(http, tenant, task_id))
                 return
-        if position > came_from or time.monotonic() - began > _GOOD_S:
-            retries = http.retries(http.retry_timeout)
-        await retries.pause(retry.error, retry.seconds)
+            if kind in _STEPS:
+                position = int(value["position"])
+                yield _step(_STEPS[kind], position, value)
+            if kind == "not_found":
+                reply = await _reply(http, tenant, task_id)
+                if reply is not None and reply.status == "rejected":
+                    # A rejected task has no events.
+                    yield Event("ended", position, reply=reply)
+                    return
 
 
 async def pending_approval(http: Http, tenant: str | None, id: str) -> PendingApproval | None:
     """Follows a turn until a call waits for an approval. ``None`` if the turn ends before, or cannot be followed."""
+    try:
+        async with aclosing(_stream(http, f"/v1/turns/{id}/events", tenant, 0)) as events:
+            async for kind, value in events:
+                if kind == "waiting" and value.get("for") == "approval":
+                    return PendingApproval(value["approval"], value["call"], int(value["until_ms"]))
+                if kind in _TURN_ENDS:
+                    return None
+    except Forbidden:
+        pass
+    return None
+
+
+async def _stream(
+    http: Http, path: str, tenant: str | None, position: int
+) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+    """Yields events by name, without end. If the stream is lost, continues after the last position. If the path is not
+    found, yields ``not_found`` and tries again: the fleet may not have admitted the turn or task yet."""
     retries = http.retries(http.retry_timeout)
     while True:
-        retry = _RetryLater(Unavailable("the gateway ended the event stream before the turn ended"))
-        began = time.monotonic()
+        error: FleetError = Unavailable("the gateway closed the event stream too early")
+        seconds: float | None = None
+        began, came_from = time.monotonic(), position
         try:
-            async with http.stream(f"/v1/turns/{id}/events", tenant, 0) as response:
-                await _check(response)
-                async for kind, value in _events(_lines(response.aiter_bytes())):
-                    if kind == "waiting" and value.get("for") == "approval":
-                        return PendingApproval(value["approval"], value["call"], int(value["until_ms"]))
-                    if kind in _TURN_ENDS:
-                        return None
-        except httpx.RequestError as error:
+            async with http.stream(path, tenant, position) as response:
+                if response.status_code == 200:
+                    async for kind, value in _events(_lines(response.aiter_bytes())):
+                        if kind in _STEPS:
+                            position = int(value.get("position", position))
+                        yield kind, value
+                else:
+                    text = (await response.aread()).decode(errors="replace")
+                    answer = checked(answer_of(response.status_code, text, response.headers))
+                    seconds = answer.retry_after
+                    error = NotFound(answer.message) if answer.status == 404 else passing(answer)
+        except httpx.RequestError as lost:
             http.check_open()
-            retry = _RetryLater(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
-        except Forbidden:
-            return None
-        except _RetryLater as later:
-            if isinstance(later.error, NotFound):
-                return None
-            retry = later
-        if time.monotonic() - began > _GOOD_S:
+            error = Unavailable(f"the gateway cannot be reached: {lost or type(lost).__name__}")
+        if isinstance(error, NotFound):
+            yield "not_found", {}
+        if position > came_from or time.monotonic() - began > _GOOD_S:
             retries = http.retries(http.retry_timeout)
-        await retries.pause(retry.error, retry.seconds)
-
-
-async def _check(response: httpx.Response) -> None:
-    if response.status_code == 200:
-        return
-    text = (await response.aread()).decode(errors="replace")
-    answer = checked(answer_of(response.status_code, text, response.headers))
-    # If the status is 404, the task may not be admitted yet, so the caller tries again.
-    error = NotFound(answer.message) if answer.status == 404 else passing(answer)
-    raise _RetryLater(error, answer.retry_after)
+        await retries.pause(error, seconds)
 
 
 def _step(kind: Kind, position: int, value: dict[str, Any]) -> Event:
