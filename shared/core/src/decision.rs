@@ -2,7 +2,8 @@
 //!
 //! The store's module `seam` implements the loop. Tests and the simulator use the same loop.
 
-use crate::transaction::{Committed, Conflict, Transaction, Version};
+use crate::record::Record;
+use crate::transaction::{Committed, Conflict, RecordKey, Transaction, Version};
 use crate::view::{Query, Undecided, View};
 
 #[derive(Debug, Clone)]
@@ -24,6 +25,14 @@ impl Context {
     #[must_use]
     pub fn failed(&self, is_it: impl Fn(&Conflict) -> bool) -> bool {
         self.conflicts.iter().any(is_it)
+    }
+
+    /// Returns the record's value, and a transaction that fails if the record changes.
+    pub fn update<T: Record>(&self, view: &View, key: &RecordKey) -> Result<(Transaction, Option<T>), Undecided> {
+        let stored = view.record::<T>(key)?;
+        let mut transaction = Transaction::new(self.version.clone());
+        transaction.guard_read(key, stored.as_ref());
+        Ok((transaction, stored.map(|stored| stored.value)))
     }
 }
 

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::{Context, Decision, Step};
 use crate::leases::{Candidate, Lease};
-use crate::record::{Record, Stored};
-use crate::transaction::{RecordKey, Transaction};
+use crate::record::Record;
+use crate::transaction::RecordKey;
 use crate::view::{Query, Undecided, View};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,13 +54,10 @@ impl Decision for Follow {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<FollowResult>, Undecided> {
         let key = key(&self.name);
-        let stored: Option<Stored<Followed>> = view.record(&key)?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref());
-        let present = stored.as_ref().map(|stored| &stored.value);
-        let lease = self.candidate.take(present.map(|one| &one.lease), context.now_ms, &mut transaction);
+        let (mut transaction, stored) = context.update::<Followed>(view, &key)?;
+        let lease = self.candidate.take(stored.as_ref().map(|one| &one.lease), context.now_ms, &mut transaction);
         let Some(lease) = lease else { return Ok(Step::Return(FollowResult::Held)) };
-        let position = present.map(|one| one.position.clone()).unwrap_or_default();
+        let position = stored.map(|one| one.position).unwrap_or_default();
         if position != self.before {
             return Ok(Step::Return(FollowResult::Stale { position }));
         }

@@ -225,11 +225,8 @@ impl Decision for Sample {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
-        let stored: Option<Stored<Sampled>> = view.record(&key())?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(), stored.as_ref());
+        let (mut transaction, last) = context.update::<Sampled>(view, &key())?;
         transaction.dedupe_record = Some(key());
-        let last = stored.map(|stored| stored.value);
         let mut generations = Vec::new();
         if let Some(last) = last {
             if last.minute >= self.minute || last.upto != self.before {

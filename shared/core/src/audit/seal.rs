@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::{Context, Decision, Step};
 use crate::leases::{Candidate, Lease};
-use crate::record::{Record, Stored};
+use crate::record::Record;
 use crate::transaction::{RecordKey, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
@@ -102,10 +102,7 @@ impl Decision for ExtendSeals {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<SealResult>, Undecided> {
-        let stored: Option<Stored<Sealing>> = view.record(&key())?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(), stored.as_ref());
-        let present = stored.map(|stored| stored.value);
+        let (mut transaction, present) = context.update::<Sealing>(view, &key())?;
         let lease = self.candidate.take(present.as_ref().map(|one| &one.lease), context.now_ms, &mut transaction);
         let Some(lease) = lease else { return Ok(Step::Return(SealResult::Held)) };
         let mut sealing = match present {
@@ -159,11 +156,8 @@ impl Decision for Anchor {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<SealResult>, Undecided> {
-        let stored: Option<Stored<Sealing>> = view.record(&key())?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(), stored.as_ref());
-        let Some(stored) = stored else { return Ok(Step::Return(SealResult::Stale { state: String::new() })) };
-        let mut sealing = stored.value;
+        let (mut transaction, stored) = context.update::<Sealing>(view, &key())?;
+        let Some(mut sealing) = stored else { return Ok(Step::Return(SealResult::Stale { state: String::new() })) };
         let Some(lease) = self.candidate.take(Some(&sealing.lease), context.now_ms, &mut transaction) else {
             return Ok(Step::Return(SealResult::Held));
         };

@@ -11,7 +11,7 @@ use tickfleet_model::limits;
 
 use crate::counters::expire_counters;
 use crate::decision::{Context, Decision, Step};
-use crate::record::{Record, Stored};
+use crate::record::Record;
 use crate::transaction::{CounterKey, EntryId, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
@@ -89,10 +89,8 @@ impl Decision for CountCalls {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<CountResult>, Undecided> {
-        let stored: Option<Stored<Statistics>> = view.record(&key())?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(), stored.as_ref());
-        let mut statistics = stored.map(|stored| stored.value).unwrap_or_default();
+        let (mut transaction, stored) = context.update::<Statistics>(view, &key())?;
+        let mut statistics = stored.unwrap_or_default();
         if statistics.upto != self.before {
             return Ok(Step::Return(CountResult::Stale { upto: statistics.upto }));
         }

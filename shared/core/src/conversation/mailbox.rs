@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::decision::{Context, Decision, Step};
-use crate::record::{Record, Stored};
+use crate::record::Record;
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
@@ -95,11 +95,9 @@ impl Decision for SendMessage {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<SendResult>, Undecided> {
         let key = mailbox_key(&self.tenant, &self.to);
-        let stored: Option<Stored<Mailbox>> = view.record(&key)?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref());
+        let (mut transaction, stored) = context.update::<Mailbox>(view, &key)?;
         transaction.dedupe_record = Some(key.clone());
-        let mut mailbox = stored.map(|stored| stored.value).unwrap_or_default();
+        let mut mailbox = stored.unwrap_or_default();
         let gone = mailbox.trim(context.now_ms);
         if mailbox.messages.iter().any(|mail| mail.id == self.id) {
             return Ok(Step::Return(SendResult::Already));

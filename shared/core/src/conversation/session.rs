@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, SessionName, TenantId, limits};
 
 use crate::decision::{Context, Decision, Step};
-use crate::record::{Record, Stored};
-use crate::transaction::{RecordKey, Transaction, Write};
+use crate::record::Record;
+use crate::transaction::{RecordKey, Write};
 use crate::view::{Query, Undecided, View};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,12 +152,10 @@ impl Decision for AddMessage {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<MessageResult>, Undecided> {
         let key = session_key(&self.tenant, &self.session);
-        let stored: Option<Stored<Session>> = view.record(&key)?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref());
+        let (mut transaction, stored) = context.update::<Session>(view, &key)?;
         transaction.dedupe_record = Some(key.clone());
         let new = || Session { agent: self.agent.clone(), first: 1, exchanges: Vec::new() };
-        let mut session = stored.map_or_else(new, |stored| stored.value);
+        let mut session = stored.unwrap_or_else(new);
         if session.agent != self.agent {
             return Ok(Step::Return(MessageResult::OtherAgent));
         }

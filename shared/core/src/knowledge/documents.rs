@@ -6,7 +6,7 @@ use tickfleet_model::knowledge::Document;
 use tickfleet_model::{TenantId, limits};
 
 use crate::decision::{Context, Decision, Step};
-use crate::record::{Record, Stored};
+use crate::record::Record;
 use crate::settings::next_generation;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
@@ -84,12 +84,11 @@ impl Decision for KeepDocument {
         }
         let key = documents_key(&self.tenant);
         let id: Arc<str> = self.document.id.as_str().into();
-        let stored: Option<Stored<Documents>> = view.record(&key)?;
         let before = view.parts(&key, vec![id.clone()])?.first().cloned().flatten();
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref()).guard(Guard::MemoryAvailable);
+        let (mut transaction, stored) = context.update::<Documents>(view, &key)?;
+        transaction.guard(Guard::MemoryAvailable);
         transaction.dedupe_record = Some(key.clone());
-        let mut documents = stored.map(|stored| stored.value).unwrap_or_default();
+        let mut documents = stored.unwrap_or_default();
         let description = serde_json::to_vec(&self.document).unwrap_or_default();
         let bytes = (description.len() + self.passages.len()) as u64;
         let freed = before.as_ref().map_or(0, bytes_of);

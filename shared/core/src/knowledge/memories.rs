@@ -6,7 +6,7 @@ use tickfleet_model::knowledge::Memory;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::decision::{Context, Decision, Step};
-use crate::record::{Record, Stored};
+use crate::record::Record;
 use crate::settings::next_generation;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
@@ -79,11 +79,10 @@ impl Decision for Remember {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<RememberResult>, Undecided> {
         let key = memories_key(&self.tenant, &self.agent);
-        let stored: Option<Stored<Memories>> = view.record(&key)?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key, stored.as_ref()).guard(Guard::MemoryAvailable);
+        let (mut transaction, stored) = context.update::<Memories>(view, &key)?;
+        transaction.guard(Guard::MemoryAvailable);
         transaction.dedupe_record = Some(key.clone());
-        let mut memories = stored.map(|stored| stored.value).unwrap_or_default();
+        let mut memories = stored.unwrap_or_default();
         let id: Arc<str> = self.memory.id.as_str().into();
         if memories.order.iter().any(|memory| memory.id == id) {
             return Ok(Step::Return(RememberResult::Known));

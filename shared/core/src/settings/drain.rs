@@ -10,7 +10,7 @@ use tickfleet_model::policy::Pause;
 
 use crate::audit::AuditEntry;
 use crate::decision::{Context, Decision, Step};
-use crate::record::{Record, Stored};
+use crate::record::Record;
 use crate::transaction::{RecordKey, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
@@ -86,11 +86,8 @@ impl Decision for ChangeDrain {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<DrainResult>, Undecided> {
-        let stored: Option<Stored<DrainFlag>> = view.record(&key(&self.worker))?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(&self.worker), stored.as_ref());
+        let (mut transaction, flag) = context.update::<DrainFlag>(view, &key(&self.worker))?;
         transaction.dedupe_record = Some(key(&self.worker));
-        let flag = stored.map(|stored| stored.value);
         let (note, gone, entry) = match &self.change {
             DrainChange::Resume { entry } => return Ok(self.resume(flag, entry, context.now_ms, transaction)),
             DrainChange::Drain { note, gone, entry } => (note, gone.as_slice(), Some(entry)),

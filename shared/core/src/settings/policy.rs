@@ -11,7 +11,7 @@ use tickfleet_model::ConsumerId;
 
 use super::next_generation;
 use crate::decision::{Context, Decision, Step};
-use crate::record::{Record, Stored};
+use crate::record::Record;
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 use crate::workers::{self, Liveness};
@@ -144,11 +144,8 @@ impl Decision for Announce {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Announcement>, Undecided> {
-        let stored: Option<Stored<Policies>> = view.record(&key())?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(), stored.as_ref());
+        let (mut transaction, before) = context.update::<Policies>(view, &key())?;
         transaction.dedupe_record = Some(key());
-        let before = stored.map(|stored| stored.value);
         let mut policies = before.clone().unwrap_or_else(|| Policies {
             shards: self.shards,
             in_force: String::new(),

@@ -11,7 +11,7 @@ use super::next_generation;
 use crate::audit::AuditEntry;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{limits as counters, throttle_timer};
-use crate::record::{Record, Stored};
+use crate::record::Record;
 use crate::transaction::{CounterKey, RecordKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
@@ -174,12 +174,10 @@ impl Decision for ChangeSetting {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<SettingResult>, Undecided> {
-        let stored: Option<Stored<Settings>> = view.record(&key())?;
         let part = self.setting.part();
         let present = view.parts(&key(), vec![part.clone()])?.first().is_some_and(Option::is_some);
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(), stored.as_ref());
-        let mut settings = stored.map(|stored| stored.value).unwrap_or_default();
+        let (mut transaction, stored) = context.update::<Settings>(view, &key())?;
+        let mut settings = stored.unwrap_or_default();
         if self.is_made(present) {
             return Ok(Step::Return(SettingResult::Unchanged { generation: settings.generation }));
         }

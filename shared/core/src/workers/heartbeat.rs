@@ -102,11 +102,10 @@ impl Decision for Heartbeat {
     fn decide(&self, view: &View, context: &Context) -> Result<Step<HeartbeatReport>, Undecided> {
         let name = self.consumer.as_str();
         let now_ms = context.now_ms;
-        let stored: Option<Stored<Consumer>> = view.record(&key(name))?;
         let drained = self.drain_note(view)?;
         let notices = view.first(&canceled(name), None, NOTICES_MAX)?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&key(name), stored.as_ref()).guard(Guard::Before(now_ms + self.slack_ms()));
+        let (mut transaction, stored) = context.update::<Consumer>(view, &key(name))?;
+        transaction.guard(Guard::Before(now_ms + self.slack_ms()));
         transaction.dedupe_record = Some(key(name));
         let consumer = Consumer {
             lease_ends_ms: now_ms + self.slack_ms() + self.lease_ms,
@@ -121,7 +120,7 @@ impl Decision for Heartbeat {
             name,
             consumer.lease_ends_ms,
         );
-        if stored.as_ref().is_none_or(|stored| stored.value.lease_ends_ms <= now_ms) {
+        if stored.as_ref().is_none_or(|stored| stored.lease_ends_ms <= now_ms) {
             leave_silent(name, &mut transaction);
         }
         for (member, _) in notices {
@@ -133,7 +132,7 @@ impl Decision for Heartbeat {
             more: notices.len() == NOTICES_MAX,
             before: match &stored {
                 None => LeaseBefore::None,
-                Some(stored) if stored.value.lease_ends_ms > now_ms => LeaseBefore::Running,
+                Some(stored) if stored.lease_ends_ms > now_ms => LeaseBefore::Running,
                 Some(_) => LeaseBefore::Ended,
             },
         };

@@ -81,10 +81,8 @@ impl Decision for Notify {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
         let lease_key = follow::key(&self.name);
-        let stored: Option<Stored<Followed>> = view.record(&lease_key)?;
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard_read(&lease_key, stored.as_ref());
-        let present = stored.as_ref().map(|stored| &stored.value.lease);
+        let (mut transaction, stored) = context.update::<Followed>(view, &lease_key)?;
+        let present = stored.as_ref().map(|stored| &stored.lease);
         let Some(lease) = self.candidate.take(present, context.now_ms, &mut transaction) else {
             return Ok(Step::Return(false));
         };
