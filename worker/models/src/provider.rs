@@ -1,15 +1,15 @@
 //! One provider: sends a request over HTTP, reads the answer within a bound, and classifies failures.
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::time::Duration;
 
-use reqwest::Response;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 use tickfleet_model::limits;
 use tickfleet_model::redaction::Redactor;
-use tickfleet_outbound::client_for;
+use tickfleet_outbound::{
+    Blocked, BodyError, client_for, connect_failure, find_source, json_values, read_body, retry_after,
+};
 
 use crate::breaker::ProviderBreaker;
 use crate::error::{ModelError, ModelFailure};
@@ -113,20 +113,21 @@ impl Provider {
         let mut response = builder.send().await.map_err(|error| self.unsent(&error))?;
         if !response.status().is_success() {
             let status = response.status().as_u16();
-            let body = read_at_most(&mut response, REFUSAL_BYTES_MAX).await.unwrap_or_else(|(read, _)| read);
+            let body = read_body(&mut response, REFUSAL_BYTES_MAX).await.unwrap_or_default();
             return Err(self.refused(status, response.headers(), &body));
         }
         if let Some(rest) = used_up(response.headers()) {
             self.breaker.pause(rest);
         }
-        let body = read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
-            ModelFailure::TooLarge => {
-                self.error(failure, &format!("the response has more than {ANSWER_BYTES_MAX} bytes"))
+        let body = read_body(&mut response, ANSWER_BYTES_MAX).await.map_err(|error| match error {
+            BodyError::TooLarge => {
+                self.error(ModelFailure::TooLarge, &format!("the response has more than {ANSWER_BYTES_MAX} bytes"))
             }
-            _ => self.error(failure, "the connection ended before the complete response"),
+            BodyError::Lost(_) => {
+                self.error(ModelFailure::Disconnected, "the connection ended before the complete response")
+            }
         })?;
-        // Parsed values take far more memory than their text, so their number is limited.
-        if values(&body) > limits::JSON_VALUES_MAX {
+        if json_values(&body) > limits::JSON_VALUES_MAX {
             let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
             return Err(self.error(ModelFailure::TooLarge, &detail));
         }
@@ -134,17 +135,13 @@ impl Provider {
     }
 
     fn unsent(&self, error: &reqwest::Error) -> ModelError {
-        let mut source: Option<&(dyn Error + 'static)> = Some(error);
-        while let Some(this) = source {
-            if let Some(blocked) = this.downcast_ref::<tickfleet_outbound::Blocked>() {
-                return self.error(ModelFailure::Blocked, &blocked.to_string());
-            }
-            source = this.source();
+        if let Some(blocked) = find_source::<Blocked>(error) {
+            return self.error(ModelFailure::Blocked, &blocked.to_string());
         }
         match error {
             e if e.is_timeout() => self.error(ModelFailure::Timeout, "connection timed out"),
             e if e.is_connect() => {
-                let why = format!("connection failed: {}", tickfleet_outbound::connect_failure(e));
+                let why = format!("connection failed: {}", connect_failure(e));
                 ModelError { may_have_run: false, ..self.error(ModelFailure::Disconnected, &why) }
             }
             _ => self.error(ModelFailure::Disconnected, "the connection ended before the response"),
@@ -168,7 +165,7 @@ impl Provider {
             _ => ModelFailure::BadRequest,
         };
         let mut error = self.error(failure, &format!("status {status}: {}", said("message")));
-        error.retry_after = retry_after(headers).or_else(|| retry_delay(&json));
+        error.retry_after = wait_asked(headers).or_else(|| retry_delay(&json));
         error
     }
 
@@ -185,48 +182,12 @@ impl Provider {
     }
 }
 
-/// Estimates the number of values in JSON. The estimate is at least half of the real number.
-fn values(json: &[u8]) -> usize {
-    let mut values = 1;
-    let mut in_text = false;
-    let mut escaped = false;
-    for byte in json {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b',' | b':' | b'[' | b'{' if !in_text => values += 1,
-            _ => {}
-        }
+fn wait_asked(headers: &HeaderMap) -> Option<Duration> {
+    let ms = headers.get("retry-after-ms").and_then(|value| value.to_str().ok()?.trim().parse::<f64>().ok());
+    match ms {
+        Some(ms) => Duration::try_from_secs_f64(ms / 1_000.0).ok(),
+        None => retry_after(headers),
     }
-    values
-}
-
-/// The error has the bytes that were read, and the reason why the rest is missing.
-async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, (Vec<u8>, ModelFailure)> {
-    let mut body = Vec::new();
-    loop {
-        match response.chunk().await {
-            Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => return Err((body, ModelFailure::TooLarge)),
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Ok(None) => return Ok(body),
-            Err(_) => return Err((body, ModelFailure::Disconnected)),
-        }
-    }
-}
-
-/// A date is compared with the provider's own clock in the `Date` header.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
-        return Duration::try_from_secs_f64(ms / 1_000.0).ok();
-    }
-    let after = text("retry-after")?;
-    if let Ok(seconds) = after.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).ok();
-    }
-    let date = |text: &str| chrono::DateTime::parse_from_rfc2822(text).ok();
-    (date(after)? - date(text("date")?)?).to_std().ok()
 }
 
 /// Google's `RetryInfo` contains, for example, `"retryDelay": "13s"`.

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use tickfleet_config::tools::{SecretRef, TENANT};
+
 /// Looks up environment variables.
 #[derive(Clone)]
 pub struct Environment(Arc<Lookup>);
@@ -34,6 +36,13 @@ impl Environment {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.is_empty())
+    }
+
+    /// True if the variable of a secret is not set. Secrets that differ by tenant are not checked. Files are not checked
+    /// either, because they can be created later.
+    #[must_use]
+    pub fn lacks(&self, secret: &SecretRef) -> bool {
+        matches!(secret, SecretRef::Env(variable) if !variable.contains(TENANT) && self.get(variable).is_none())
     }
 
     /// Replaces `${NAME}` and `${NAME:-default}` in `text`. Fails if a variable without a default is not set, or if a

@@ -15,3 +15,17 @@ pub fn percent_encoded(text: &str, keep: &str) -> String {
     }
     encoded
 }
+
+/// Decodes once. A percent sign without two hexadecimal digits stays, and bytes that are not UTF-8 become U+FFFD.
+#[must_use]
+pub fn percent_decoded(text: &str) -> String {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|two| *byte == b'%' && two.iter().all(u8::is_ascii_hexdigit));
+        let value = digits.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
+        decoded.push(value.unwrap_or(*byte));
+        rest = if value.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use tickfleet_config::tools::{SecretRef, TENANT};
+use tickfleet_config::tools::SecretRef;
 
 use super::Environment;
 use super::secrets::Secrets;
@@ -38,15 +38,6 @@ impl ToolSecrets {
         }
         Self(Secrets::resolve(&there, environment, None).await.ok().map(Arc::new))
     }
-}
-
-/// True if all checked secrets are set. Secrets that differ by tenant are not checked. Files are not checked either,
-/// because they can be created later.
-pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
-    references.values().all(|reference| match reference {
-        SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),
-        SecretRef::File(_) => true,
-    })
 }
 
 pub(super) struct WithSecrets {

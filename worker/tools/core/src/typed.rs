@@ -24,7 +24,7 @@ use super::Environment;
 use super::deserialize;
 use super::kind::NotConfigured;
 use super::lifecycle::{HookError, Hooks, Startup};
-use super::tool_secrets::{self, WithSecrets};
+use super::tool_secrets::WithSecrets;
 use super::{CallContext, Handler, ToolFailure, ToolOutput};
 
 /// The error of a tool function. Converts to a [`ToolFailure`].
@@ -398,7 +398,7 @@ impl TypedTool {
         let mut handler: Arc<dyn Handler> =
             Arc::new(Validated { handler: self.handler, validate: self.validate, _held: self.held });
         if !self.secrets.is_empty() {
-            self.spec.configured = tool_secrets::are_set(&self.secrets, environment);
+            self.spec.configured = !self.secrets.values().any(|secret| environment.lacks(secret));
             let tool = self.spec.name.clone();
             let environment = environment.clone();
             handler = Arc::new(WithSecrets { tool, handler, references: self.secrets, environment });

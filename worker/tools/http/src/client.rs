@@ -1,6 +1,5 @@
 //! Sends one request, checks each redirect before following it, and reads the response up to a maximum size.
 
-use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use bytes::Bytes;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
 
-use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client};
+use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client, find_source};
 use tickfleet_tools::Secrets;
 
 /// For connections of tools that may run twice.
@@ -122,7 +121,7 @@ impl Client {
         }
         builder.send().await.map_err(|error| {
             let host = request.url.host_str().unwrap_or_default().to_owned();
-            match find::<Blocked>(&error) {
+            match find_source::<Blocked>(&error) {
                 Some(refused) => SendError::Blocked(refused.clone()),
                 None if error.is_builder() => SendError::NotSent { host, why: "the request could not be built" },
                 None if error.is_connect() && !again => {
@@ -166,39 +165,6 @@ fn redirected(
     }
     request.url = next;
     Ok(request)
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum BodyError {
-    TooLarge,
-    Lost,
-}
-
-/// Memory use is at most `bytes_max` and one chunk.
-pub async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
-    let announced = response.content_length().unwrap_or(0);
-    if announced > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
-        return Err(BodyError::TooLarge);
-    }
-    let mut body = Vec::with_capacity(usize::try_from(announced).unwrap_or(0));
-    while let Some(chunk) = response.chunk().await.map_err(|_| BodyError::Lost)? {
-        if body.len() + chunk.len() > bytes_max {
-            return Err(BodyError::TooLarge);
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
-}
-
-fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
-    let mut next = Some(error);
-    while let Some(this) = next {
-        if let Some(found) = this.downcast_ref::<T>() {
-            return Some(found);
-        }
-        next = this.source();
-    }
-    None
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod template;
 mod tokens;
 pub mod tool;
 
-pub use client::{BodyError, Client, Request, SendError, UnfollowedRedirect, read_body};
+pub use client::{Client, Request, SendError, UnfollowedRedirect};
 pub use clients::HttpClients;
 pub use kind::HttpKind;
 pub use oauth2::{Credentials, TokenGrant};

@@ -14,7 +14,7 @@ use tickfleet_config::tools::{ClientAuth, Grant, OAuth2Def};
 use tickfleet_outbound::Guard;
 use tickfleet_tools::{DeclarationError, Environment, Secrets, ToolFailure, percent};
 
-use super::client::{self, Client, Request, SendError};
+use super::client::{Client, Request, SendError};
 use super::error::field;
 use super::outcome;
 use super::template::{Template, TemplatePosition, Values};
@@ -227,12 +227,12 @@ struct Grants {
 
 pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, ToolFailure> {
     let status = answer.status().as_u16();
-    let body = client::read_body(&mut answer, ANSWER_BYTES_MAX).await;
+    let body = tickfleet_outbound::read_body(&mut answer, ANSWER_BYTES_MAX).await;
     if status != 200 {
         let code = body.ok().and_then(|body| code(&body)).map(|code| format!(" ({code})")).unwrap_or_default();
         let why = format!("its token service answered with status {status}{code}");
         return Err(match status {
-            408 | 425 | 429 | 500..=599 => away(&why, outcome::retry_after(answer.headers(), None)),
+            408 | 425 | 429 | 500..=599 => away(&why, tickfleet_outbound::retry_after(answer.headers())),
             _ => refused(&why),
         });
     }

@@ -5,17 +5,16 @@ mod charset;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use chrono::DateTime;
 use reqwest::Response;
 use reqwest::header::{self, HeaderMap};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_config::tools::AnswerMeaning;
 use tickfleet_model::{CallId, Effect, limits};
-use tickfleet_outbound::Blocked;
+use tickfleet_outbound::{Blocked, BodyError, read_body};
 use tickfleet_tools::json::{repaired, with_numbers_as_text};
 
-use super::client::{self, BodyError, UnfollowedRedirect};
+use super::client::UnfollowedRedirect;
 use super::mapping::{Mapping, Rule, pointed};
 use tickfleet_tools::{ContentBlock, Secrets, ToolFailure, ToolOutput, wording};
 
@@ -70,7 +69,7 @@ impl OutcomeRules {
         // If the status alone decides the outcome, the body only explains a failure and may be lost.
         let needed = done || self.mapping.may_succeed(status);
         let bytes_max = if needed { self.response_bytes_max } else { ERROR_BODY_BYTES_MAX };
-        let body = match client::read_body(&mut answer, bytes_max).await {
+        let body = match read_body(&mut answer, bytes_max).await {
             Err(error) if needed => return self.unread(status, &error),
             body => body.unwrap_or_default(),
         };
@@ -115,7 +114,9 @@ impl OutcomeRules {
                 );
                 raw(json!({ "executed": true, "status": status, "note": note }).to_string()).map(as_json)
             }
-            BodyError::Lost => lost(format!("The connection was lost within the service's answer (status {status}).")),
+            BodyError::Lost(_) => {
+                lost(format!("The connection was lost within the service's answer (status {status})."))
+            }
         }
     }
 
@@ -280,20 +281,10 @@ fn clean(service_message: &str) -> String {
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
-/// `Retry-After`, or `parameters.retry_after` in the body, as Telegram sends it. A date is compared with the response's
-/// own `Date`, because the local clock may be wrong.
+/// `Retry-After`, or `parameters.retry_after` in the body, as Telegram sends it.
 pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
-    let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
-    let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
-    let from_header = text(header::RETRY_AFTER).and_then(|after| {
-        // A number that is too large means a very long wait, not no wait.
-        if !after.is_empty() && after.bytes().all(|b| b.is_ascii_digit()) {
-            return Some(Duration::from_secs(after.parse().unwrap_or(u64::from(u32::MAX))));
-        }
-        let wait = date(after)?.signed_duration_since(date(text(header::DATE)?)?);
-        Some(wait.to_std().unwrap_or(Duration::ZERO))
-    });
-    from_header.or_else(|| body?.pointer("/parameters/retry_after")?.as_u64().map(Duration::from_secs))
+    tickfleet_outbound::retry_after(headers)
+        .or_else(|| body?.pointer("/parameters/retry_after")?.as_u64().map(Duration::from_secs))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use tickfleet_tools::Secrets;
-use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
+use tickfleet_tools::percent::{SECRET_KEEPS, percent_decoded, percent_encoded};
 
 /// The arguments by name, as the model wrote them.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
@@ -205,19 +205,6 @@ fn one_segment(value: &str) -> Result<(), &'static str> {
         decoded = next;
     }
     Err("must not be percent-encoded again and again")
-}
-
-/// Decodes once. Bytes that are not UTF-8 become U+FFFD.
-fn percent_decoded(text: &str) -> String {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let digits = after.get(..2).filter(|two| *byte == b'%' && two.iter().all(u8::is_ascii_hexdigit));
-        let value = digits.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
-        decoded.push(value.unwrap_or(*byte));
-        rest = if value.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ use reqwest::{Method, Url};
 use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tickfleet_config::tools::{HttpDef, SecretRef, TENANT};
+use tickfleet_config::tools::{HttpDef, SecretRef};
 use tickfleet_model::{Context, Effect};
 use tickfleet_ops::traces;
 use tickfleet_outbound::Guard;
@@ -148,15 +148,9 @@ impl HttpTool {
         Ok(self)
     }
 
-    /// Secret files are not checked, because they can be created later. Secrets by tenant are not checked, because
-    /// other tenants may have theirs.
     #[must_use]
     pub fn missing_secret(&self) -> Option<&str> {
-        let missing = |reference: &SecretRef| match reference {
-            SecretRef::Env(variable) => !variable.contains(TENANT) && self.environment.get(variable).is_none(),
-            SecretRef::File(_) => false,
-        };
-        self.secrets.iter().find(|(_, reference)| missing(reference)).map(|(name, _)| name.as_str())
+        self.secrets.iter().find(|(_, secret)| self.environment.lacks(secret)).map(|(name, _)| name.as_str())
     }
 
     fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {

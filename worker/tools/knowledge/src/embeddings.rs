@@ -8,7 +8,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use tickfleet_model::limits;
-use tickfleet_outbound::client_for;
+use tickfleet_outbound::{BodyError, client_for, read_body};
 use tickfleet_tools::Environment;
 use tokio::time::Instant;
 
@@ -129,14 +129,10 @@ impl Embedder {
         if !response.status().is_success() {
             return Err(format!("the endpoint returned status {}", response.status().as_u16()));
         }
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|_| "the connection ended within the response")? {
-            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(format!("the response has more than {ANSWER_BYTES_MAX} bytes"));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
+        read_body(&mut response, ANSWER_BYTES_MAX).await.map_err(|error| match error {
+            BodyError::TooLarge => format!("the response has more than {ANSWER_BYTES_MAX} bytes"),
+            BodyError::Lost(_) => "the connection ended within the response".to_owned(),
+        })
     }
 }
 

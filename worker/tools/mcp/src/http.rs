@@ -15,6 +15,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::Sse;
 use tickfleet_model::limits;
+use tickfleet_outbound::{BodyError, read_body};
 use tickfleet_tools::Secrets;
 
 use super::events::{Data, Events};
@@ -226,14 +227,11 @@ fn kind(headers: &HeaderMap) -> Option<String> {
 }
 
 async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {
-        if body.len() + chunk.len() > bytes_max {
-            return Ok(None);
-        }
-        body.extend_from_slice(&chunk);
+    match read_body(&mut response, bytes_max).await {
+        Ok(body) => Ok(Some(body)),
+        Err(BodyError::TooLarge) => Ok(None),
+        Err(BodyError::Lost(error)) => Err(StreamableHttpError::Client(error)),
     }
-    Ok(Some(body))
 }
 
 fn events(response: Response, reader: Arc<ResponseReader>, asked: u64) -> BoxStream<'static, Result<Sse, SseError>> {

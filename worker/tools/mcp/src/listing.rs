@@ -9,10 +9,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_config::{McpAnnotations, McpDefinition};
 use tickfleet_model::limits;
+use tickfleet_outbound::json_values;
 use tickfleet_tools::{Secrets, wording};
 
 use super::printable::{REASON_BYTES_MAX, printable};
-use super::scan;
 
 const WORDS_BYTES_MAX: usize = 100;
 const NAME_BYTES_MAX: usize = 128;
@@ -138,7 +138,7 @@ impl Listing {
         if bytes > limits::MCP_DEFINITION_BYTES_MAX {
             return malformed(&name, too_large());
         }
-        self.values += schemas.iter().flatten().map(|part| scan::values(part.get())).sum::<usize>();
+        self.values += schemas.iter().flatten().map(|part| json_values(part.get().as_bytes())).sum::<usize>();
         if self.values > limits::MCP_LIST_VALUES_MAX {
             return Err(format!("the schemas of its tools have more than {} values", limits::MCP_LIST_VALUES_MAX));
         }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef};
-use tickfleet_config::tools::SecretRef;
 use tickfleet_config::{McpDefinition, default_id};
 use tickfleet_model::ToolSpec;
 use tickfleet_ops::metrics::McpServer;
@@ -51,7 +50,7 @@ impl Servers {
         let mut errors = Vec::new();
         for (name, def) in &file.servers {
             let server = self.server(name, def);
-            let configured = !def.connection.secrets.values().any(|secret| self.is_missing(secret));
+            let configured = !def.connection.secrets.values().any(|secret| self.environment.lacks(secret));
             for tool in &def.tools {
                 let timeout = def.timeout.unwrap_or(timeout_default);
                 let spec = spec(def, tool, timeout, configured);
@@ -63,15 +62,6 @@ impl Servers {
             }
         }
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
-    }
-
-    /// True if the secret's variable is not set. Secret files are not checked, because a file can still be created
-    /// later.
-    fn is_missing(&self, secret: &SecretRef) -> bool {
-        match secret {
-            SecretRef::Env(variable) => self.environment.get(variable).is_none(),
-            SecretRef::File(_) => false,
-        }
     }
 
     fn server(&self, name: &str, def: &McpServerDef) -> Arc<Server> {

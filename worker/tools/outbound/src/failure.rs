@@ -5,10 +5,12 @@ use std::io;
 
 use rustls::CertificateError;
 
+use crate::response::find_source;
+
 /// Unknown causes are reported as "the connection failed".
 #[must_use]
 pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
-    let request = find::<reqwest::Error>(error);
+    let request = find_source::<reqwest::Error>(error);
     if request.is_some_and(reqwest::Error::is_timeout) {
         return "connection timed out";
     }
@@ -18,7 +20,7 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     if let Some(tls) = tls_error(error) {
         return tls_failure(tls);
     }
-    let Some(error) = find::<io::Error>(error) else { return "the connection failed" };
+    let Some(error) = find_source::<io::Error>(error) else { return "the connection failed" };
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "the connection was refused",
         io::ErrorKind::TimedOut => "connection timed out",
@@ -57,17 +59,6 @@ fn tls_failure(error: &rustls::Error) -> &'static str {
         CertificateError::Revoked => "its certificate was revoked",
         _ => "its certificate is not valid",
     }
-}
-
-fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
-    let mut next = Some(error);
-    while let Some(this) = next {
-        if let Some(found) = this.downcast_ref::<T>() {
-            return Some(found);
-        }
-        next = this.source();
-    }
-    None
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod address;
 mod failure;
 mod guard;
+mod response;
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -13,6 +14,7 @@ use reqwest::Url;
 
 pub use failure::connect_failure;
 pub use guard::{Blocked, Guard, HostTrust};
+pub use response::{BodyError, find_source, json_values, read_body, retry_after};
 
 use guard::Resolver;
 

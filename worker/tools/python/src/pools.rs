@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tickfleet_config::ModulesDef;
-use tickfleet_config::tools::SecretRef;
 use tickfleet_sandbox::Launcher;
 use tickfleet_tools::{Environment, TypedTool};
 
@@ -135,7 +134,7 @@ impl Pools {
             match self.definitions(&key) {
                 Ok(definitions) => {
                     let pool = self.pool(key, &definitions);
-                    let configured = !def.secrets.values().any(|secret| self.is_missing(secret));
+                    let configured = !def.secrets.values().any(|secret| self.machine.environment.lacks(secret));
                     tools.extend(definitions.iter().map(|definition| {
                         let timeout = definition.timeout().unwrap_or(timeout_default);
                         let handler = ModuleTool::new(Arc::clone(&pool), definition.name.clone(), timeout);
@@ -150,15 +149,6 @@ impl Pools {
             }
         }
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
-    }
-
-    /// True if the secret's variable is not set. Secret files are not checked, because a file can still be created
-    /// later.
-    fn is_missing(&self, secret: &SecretRef) -> bool {
-        match secret {
-            SecretRef::Env(variable) => self.machine.environment.get(variable).is_none(),
-            SecretRef::File(_) => false,
-        }
     }
 
     fn pool(&self, key: Key, definitions: &[Definition]) -> Arc<Pool> {

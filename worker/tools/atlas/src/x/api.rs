@@ -9,8 +9,9 @@ use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
+use tickfleet_outbound::read_body;
 use tickfleet_tools::{CallContext, Secrets, ToolError, wording};
-use tickfleet_tools_http::{Client, Request, SendError, read_body, retry_after};
+use tickfleet_tools_http::{Client, Request, SendError, retry_after};
 
 use super::sign_in::Account;
 

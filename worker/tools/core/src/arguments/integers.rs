@@ -99,7 +99,7 @@ fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
         }
         found.push(schema);
         if let Some(target) = schema.get("$ref").and_then(Schema::as_str).and_then(|target| target.strip_prefix('#')) {
-            open.extend(root.pointer(&super::schema_cost::percent_decoded(target)).map(|target| (target, hops + 1)));
+            open.extend(root.pointer(&crate::percent::percent_decoded(target)).map(|target| (target, hops + 1)));
         }
         for word in ["allOf", "anyOf", "oneOf"] {
             let parts = schema.get(word).and_then(Schema::as_array).into_iter().flatten();

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 use tickfleet_model::limits;
 
+use crate::percent::percent_decoded;
+
 /// Each use of a definition counts. Real tools have at most a few hundred subschemas.
 const SUBSCHEMAS_MAX: usize = 4_000;
 /// A part is, for example, an item of a list. 256 KiB of arguments have up to 100,000 parts.
@@ -213,27 +215,6 @@ impl<'a> Walk<'a> {
         }
         Ok(())
     }
-}
-
-/// Decodes a JSON pointer in a URI fragment, which is percent-encoded.
-pub(super) fn percent_decoded(pointer: &str) -> String {
-    let bytes = pointer.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let hex = (byte == b'%').then(|| pointer.get(at + 1..at + 3)).flatten();
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(value) => {
-                decoded.push(value);
-                at += 3;
-            }
-            None => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 #[cfg(test)]
