@@ -55,8 +55,6 @@ export interface Turn extends CommonFields {
   stopReason?: string | null;
   /** Whether consecutive calls of read-only tools can run in parallel. */
   parallelReads?: boolean;
-  /** Whether `Submitted.pending` lists the calls that wait for approval. */
-  pendingApproval?: boolean;
 }
 
 /** A task for an agent. */
@@ -199,7 +197,6 @@ const ASIDE = new Set([
   "strict",
   "parallel_reads",
   "local_calls",
-  "pending_approval",
   "tool_call_audits",
 ]);
 

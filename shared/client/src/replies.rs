@@ -23,23 +23,6 @@ pub enum ReplyStatus {
     Rejected,
     /// The ID belongs to another turn. [`Reply::results`] is empty.
     Conflict,
-    /// A call waits for an approval ([`Reply::approval`]). Another reply follows.
-    PendingApproval,
-}
-
-/// An approval for which a call waits.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct PendingApproval {
-    /// The approval's ID.
-    pub id: String,
-    /// The call, `<turn>/<position>`.
-    pub call: String,
-    /// The tool.
-    pub tool: String,
-    /// Time of the request (ms of shard time).
-    pub requested_ms: i64,
-    /// Deadline for the decision (ms of shard time).
-    pub until_ms: i64,
 }
 
 /// The reply to a turn or task.
@@ -76,9 +59,6 @@ pub struct Reply {
     /// The reason of a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
-    /// The approval for which a call waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approval: Option<PendingApproval>,
     /// One result per call, in call order.
     pub results: Vec<CallResult>,
     /// The messages for the model, in the dialect of the turn; `None` for raw turns.
@@ -101,12 +81,6 @@ impl Reply {
     #[must_use]
     pub fn id(&self) -> Option<&TurnId> {
         self.turn_id.as_ref().or(self.task_id.as_ref())
-    }
-
-    /// False if a call waits for an approval.
-    #[must_use]
-    pub fn is_final(&self) -> bool {
-        self.status != ReplyStatus::PendingApproval
     }
 
     /// True if every call succeeded.
@@ -189,7 +163,7 @@ impl Replies {
     /// A reply that is missing from the inbox is read from the turn's record. A reply is missing if it was trimmed, if
     /// another reader read it, or if the turn is a duplicate.
     pub async fn await_reply(&mut self, id: &TurnId, timeout: Duration) -> Result<Option<Reply>, StoreError> {
-        let at = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id) && reply.is_final());
+        let at = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id));
         if let Some(found) = at.and_then(|at| self.set_aside.remove(at)) {
             return Ok(Some(self.hand_out(found)));
         }
@@ -205,7 +179,7 @@ impl Replies {
                 }
                 continue;
             };
-            if reply.id() == Some(id) && reply.is_final() {
+            if reply.id() == Some(id) {
                 return Ok(Some(self.hand_out((entry, reply))));
             }
             self.set_aside.push_back((entry, reply));
