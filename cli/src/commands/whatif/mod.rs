@@ -66,7 +66,7 @@ pub(crate) struct WhatIf {
     /// Only calls that ended before this time.
     #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
     to: Option<TimeArg>,
-    /// Worker slots, if the log lacks them. Limits on a share of the slots need it.
+    /// Worker slots. Limits on a share of the slots need it.
     #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(1..))]
     slots: Option<u64>,
     /// Write all differences to this file, as JSON lines.
