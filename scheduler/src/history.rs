@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_core::audit::history::MINUTE_MS;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{ConsumerId, TenantId};
 use tickfleet_ops::progress::Progress;
@@ -11,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Common, PATIENCE};
 
-const MINUTE_MS: i64 = 60_000;
 /// Each scheduler samples at a random offset, so that usually only the first one reads the metrics.
 const SPREAD_MS: u32 = 5_000;
 const RETRY: Duration = Duration::from_secs(5);
