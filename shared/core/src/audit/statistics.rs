@@ -135,6 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Transaction;
     use crate::paper::Paper;
 
     fn count(before: Option<u64>, upto: u64, counts: &[&str]) -> CountCalls {

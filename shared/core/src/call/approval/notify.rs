@@ -112,6 +112,7 @@ mod tests {
     use tickfleet_model::ConsumerId;
 
     use super::*;
+    use crate::Transaction;
     use crate::paper::Paper;
     use crate::transaction::Write;
 
