@@ -12,12 +12,12 @@ use crate::failure::Failure;
 use crate::setup::Setup;
 
 /// If Redis does not respond within this time, tools are shown as configured.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads the run-time settings. A tool that was disabled at run time is then shown as disabled and is not called.
 pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
     let looks = stores.iter().map(|store| active.refresh(store));
-    drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
+    drop(tokio::time::timeout(LOOKUP_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
 /// Reads the run-time settings only if the tenant is not configured, so a configured tenant needs no Redis.

@@ -87,7 +87,7 @@ const fn uses_dev_here(command: &Command) -> bool {
 const fn writes_log(command: &Command) -> bool {
     match command {
         Command::Scheduler | Command::Worker | Command::Dev(_) => true,
-        Command::Gateway(args) => !gateway::needs_nothing(args),
+        Command::Gateway(args) => !gateway::needs_no_fleet(args),
         Command::Audit(args) => args.follows(),
         Command::Approvals(args) => args.notifies(),
         Command::Mcp(args) => matches!(args.command, mcp::McpCommand::Serve(_)),
@@ -159,7 +159,7 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
         Command::Init(args) => init::run(&args, output),
         Command::Scheduler => deploy::run(global, fleet::Roles::SCHEDULER).await,
         Command::Worker => deploy::run(global, fleet::Roles::WORKER).await,
-        Command::Gateway(args) if gateway::needs_nothing(&args) => gateway::aside(&args, output),
+        Command::Gateway(args) if gateway::needs_no_fleet(&args) => gateway::aside(&args, output),
         Command::Tools(tools::Tools { command: Some(tools::ToolsCommand::Import(args)), .. }) => {
             import::run(&args, global, output)
         }

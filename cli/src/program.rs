@@ -15,7 +15,7 @@ use crate::fleet::registrar::Registrar;
 use crate::output::Output;
 
 /// The ending process waits this long for work on blocking threads.
-const LEFT_OVERS: Duration = Duration::from_secs(1);
+const BLOCKING_WORK_WAIT: Duration = Duration::from_secs(1);
 
 /// The program `tickfleet` with custom tools. All commands can use these tools.
 ///
@@ -111,7 +111,7 @@ impl Program {
             }
         };
         let outcome = runtime.block_on(crate::run(cli, &output));
-        runtime.shutdown_timeout(LEFT_OVERS);
+        runtime.shutdown_timeout(BLOCKING_WORK_WAIT);
         match outcome {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => output.fail(&failure),

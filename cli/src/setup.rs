@@ -107,7 +107,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         environment,
         built_in_tools: tools.collect(),
         built_in_handlers: standard.iter().cloned().chain(global.extensions.task_handlers.iter().map(name)).collect(),
-        others_carry_out: false,
+        allow_unknown_names: false,
         knows_modules: false,
         schema_check: SchemaCheck(tickfleet_tools::check_schema),
         part: Part::Whole,
@@ -157,7 +157,7 @@ impl Setup {
     fn beside(global: &Global, part: Part) -> Result<Self, Failure> {
         // Schemas are not checked here: the fleet itself rejects invalid schemas.
         let schema_check = SchemaCheck::default();
-        let sources = Sources { others_carry_out: true, schema_check, part, ..sources(global)? };
+        let sources = Sources { allow_unknown_names: true, schema_check, part, ..sources(global)? };
         Self::of(&sources, &global.extensions, None)
     }
 
@@ -239,7 +239,7 @@ impl Setup {
         self
     }
 
-    pub(crate) fn on_store_of(self, known: &Self) -> Self {
+    pub(crate) fn with_store_of(self, known: &Self) -> Self {
         Self { url: known.url.clone(), memory: known.memory.clone(), ..self }
     }
 

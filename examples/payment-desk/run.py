@@ -54,7 +54,7 @@ STEPS = [
     Step("tina", "tries to pay 9000", [pay("ben", 9000)], ["denied"], "amount 9000 exceeds 5000"),
     Step("tina", "pays 300: the response is lost, and a lookup finds the payment",
          [pay("zoe", bank.LOST)], ["ok"], '"reconciled": true'),
-    Step("tina", "looks for a parcel five times", [PARCEL] * 5, ["ok"] * 4 + ["denied"], "again and again"),
+    Step("tina", "looks for a parcel five times", [PARCEL] * 5, ["ok"] * 4 + ["denied"], "repeatedly"),
     Step("tina", "requests the price again: a cached result", [QUOTE], ["ok"], '"call": "desk-3/0"'),
 ]
 failed = []

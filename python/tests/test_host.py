@@ -255,8 +255,8 @@ def test_every_failure_is_reported_and_the_host_continues(host: Host):
 @pytest.mark.parametrize(
     ("what", "logged"),
     [
-        ("large", "returned cannot be encoded: it has 10000002 bytes of JSON, which makes a frame of 100000"),
-        ("object", "returned cannot be written as JSON: pydantic_core._pydantic_core.PydanticSerializationError"),
+        ("large", "cannot be encoded: it has 10000002 bytes of JSON, which makes a frame of 100000"),
+        ("object", "cannot be written as JSON: pydantic_core._pydantic_core.PydanticSerializationError"),
         ("surrogate", "surrogates not allowed"),
         ("circle", "Circular reference"),
         ("odd", "KeyError: 'odd'"),
@@ -268,7 +268,7 @@ def test_a_withheld_result_is_reported_as_completed_work(host: Host, what: str, 
         host.call(identity, tool, what=what)
         line, answer = host.hear(), host.hear()
         assert (line["type"], line["call"], line["level"]) == ("log", "t1/0", "error")
-        assert line["message"].startswith(f"what {tool} returned") and logged in line["message"], line
+        assert line["message"].startswith(f"the result of {tool} cannot be ") and logged in line["message"], line
         assert what != "large" or line["message"].endswith("at most 4194304 bytes (4 MiB) are allowed")
         if tool == "look":
             error = answer["error"]
@@ -276,7 +276,7 @@ def test_a_withheld_result_is_reported_as_completed_work(host: Host, what: str, 
             assert ("Ask for less at a time." in error["message"]) == (what == "large")
             continue
         done = json.loads(answer["output"])
-        assert done["executed"] is True and done["note"].startswith("The tool did what was asked. ")
+        assert done["executed"] is True and done["note"].startswith("The call succeeded. ")
         assert done["note"].endswith(" Do not call this tool again to repeat it."), done
     assert "output" in host.answer(9, "add", a=1), "the host goes on"
 
@@ -314,7 +314,7 @@ def test_images_are_content_blocks_and_a_frame_bounds_them(host: Host):
     host.call(2, "chart", size=4 << 20)
     assert host.hear()["type"] == "log"
     withheld = host.hear()
-    assert "takes more than" in withheld["error"]["message"] and "content_blocks" not in withheld
+    assert "needs more than" in withheld["error"]["message"] and "content_blocks" not in withheld
 
 
 def test_a_generator_that_fails_is_not_reported_as_completed(host: Host):

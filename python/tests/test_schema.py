@@ -216,7 +216,7 @@ MISSPELT = """Counts.
         ("def f(x: 'Missing'): 'Does.'", "a type hint cannot be resolved"),
         ("def f(a: Context, b: Context): 'Does.'", "more than one parameter is a Context"),
         ("def f(): pass", "it has no docstring"),
-        ("async def f():\n 'Does.'\n yield 1", "^f: it is an asynchronous generator, and a tool returns one result"),
+        ("async def f():\n 'Does.'\n yield 1", "^f: a tool returns one result, and this is an asynchronous generator"),
         (f"def f(sku: str): {MISSPELT!r}", "^f: its docstring describes skuu; its parameters are: sku$"),
         (f"def f(): {MISSPELT!r}", "^f: its docstring describes skuu; its parameters are: none$"),
     ],

@@ -120,7 +120,7 @@ impl Admitter {
                 let cost = self.policy_tracker.cost_of_call();
                 return Attempt::Done(batch_length(candidates, usize::MAX, limits::BATCH_BYTES_MAX, cost));
             }
-            match self.has_few_slices_out().await {
+            match self.has_few_dispatched_slices().await {
                 Ok(true) => Attempt::Done(batch_length(candidates, TIGHT_TURNS, TIGHT_BYTES, 1)),
                 Ok(false) => Attempt::Later(ROOM_EVERY),
                 Err(error) => {
@@ -133,7 +133,7 @@ impl Admitter {
     }
 
     /// Returns true if turns can be admitted even while memory is short.
-    async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
+    async fn has_few_dispatched_slices(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
         let queues = worker_queues();

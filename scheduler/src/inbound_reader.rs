@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// A loop that waits for permission to handle a suspect reports progress at this interval.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct InboundReader {
     pub(crate) from: Inbound,
@@ -47,7 +47,7 @@ impl InboundReader {
             tokio::select! {
                 permit = &mut turn => break permit,
                 () = self.stop.cancelled() => return false,
-                () = tokio::time::sleep(SIGN_OF_LIFE) => self.handle.advanced(),
+                () = tokio::time::sleep(PROGRESS_INTERVAL) => self.handle.advanced(),
             }
         };
         if let Err(error) = self.write_suspect(Some(suspect.clone())).await {

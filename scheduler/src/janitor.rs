@@ -275,11 +275,11 @@ fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreE
 /// Readers confirm replies by a stored position or through consumer groups. Returns the number of removed replies.
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
-    let read_upto = match store.query(Query::Record(read)).await? {
+    let read_through = match store.query(Query::Record(read)).await? {
         Value::Record(Some(text)) => std::str::from_utf8(&text).ok().and_then(entry_number),
         _ => None,
     };
     let log = StreamKey::new(format!("replies:{tenant}:{inbox}"));
-    let read_upto = read_upto.max(store.seam().acknowledged(&log).await?);
-    store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
+    let read_through = read_through.max(store.seam().acknowledged(&log).await?);
+    store.seam().trim(&log, TrimBounds { age_ms, read_through, ..TrimBounds::default() }).await
 }

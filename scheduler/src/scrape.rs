@@ -82,7 +82,7 @@ fn merged(shards: &[ShardBacklog]) -> RedisScrape {
         memory_used: shards.iter().map(|backlog| backlog.memory.used).max().unwrap_or(0),
         memory_max: shards.iter().map(|backlog| backlog.memory.max).max().unwrap_or(0),
         // The flag `pressure` can be a second old, so the current memory use counts too.
-        pressure: shards.iter().any(|backlog| backlog.pressure || backlog.memory.is_tight()),
+        pressure: shards.iter().any(|backlog| backlog.pressure || backlog.memory.is_nearly_full()),
         unsealed: None,
         shard_times_ms: shards.iter().map(|backlog| backlog.now_ms).collect(),
     }

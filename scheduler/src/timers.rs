@@ -209,7 +209,7 @@ impl Timers {
             let shadowed: Vec<String> =
                 committed.flat_map(|it| &it.shadowed).map(|counter| counter.limit.to_string()).collect();
             self.metrics.limits_reached(&shadowed, LimitAction::Shadow);
-            if receipt.result.has_left() {
+            if receipt.result.has_left_queue() {
                 round.busy |= !counter.limit.starts_with('_');
                 match left.last_mut() {
                     Some((of, count)) if of == counter => *count += 1,

@@ -133,7 +133,7 @@ export class Hub {
         this.#link = undefined;
         // This error is expected if another inbox was added or the client was closed.
         if (this.#isClosed || this.#inboxes.size !== count) continue;
-        this.warn(`replies cannot be read, trying again in ${pauseMs} ms: ${(error as Error).message}`);
+        this.warn(`failed to read replies; retrying in ${pauseMs} ms: ${(error as Error).message}`);
         this.#lookNow();
         await sleep(pauseMs);
         pauseMs = Math.min(pauseMs * 2, PAUSE_MAX_MS);

@@ -27,7 +27,7 @@ export function write(value: unknown): string {
   let text: string | undefined;
   try {
     text = stringify(value, (_key, member) => {
-      if (typeof member === "string" && !isWritable(member)) throw new Error("a text contains half of a surrogate pair");
+      if (typeof member === "string" && !isWritable(member)) throw new Error("a string contains a lone surrogate");
       if (typeof member === "number" && !Number.isFinite(member)) throw new Error(`${member} is not a JSON number`);
       return member;
     });

@@ -142,7 +142,7 @@ export const UNKNOWN_TENANT = "unknown_tenant";
  */
 export function absent(place: string, kind: "turn" | "task"): Reply {
   const [tenant = "", id = ""] = place.split(":");
-  const message = `tenant "${tenant}" is not configured: is it misspelt? Nothing was carried out`;
+  const message = `tenant "${tenant}" is not configured: is it misspelled? Nothing was carried out`;
   const head = { [`${kind}_id`]: id, tenant, status: "rejected", dialect: "raw", results: [] };
   return readReply(JSON.stringify({ ...head, error: { code: UNKNOWN_TENANT, message } }));
 }

@@ -147,7 +147,7 @@ test("a result that cannot be sent is reported as work that is done", async (t) 
   for (const what of ["large", "number"]) {
     const { output } = await worker.result(1, "result", { what });
     assert.equal(JSON.parse(output).executed, true, what);
-    assert.match((await worker.next("log")).message, /what result returned cannot be/);
+    assert.match((await worker.next("log")).message, /the result of result cannot be/);
   }
   assert.match((await worker.result(2, "read_large")).error.message, /Ask for less at a time/);
 });

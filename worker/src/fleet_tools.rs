@@ -47,7 +47,7 @@ struct Listed {
 fn list_tools() -> TypedTool {
     TypedTool::new(
         "list_tools",
-        "Lists the tools that you may call, with what each does. Give names to get their full definitions with the \
+        "Lists the tools that you may call, each with a summary. Pass names to get their full definitions with the \
          schema of their arguments.",
         Effect::Read,
         |context: CallContext, args: ListTools| async move {
@@ -107,8 +107,8 @@ struct TaskStatus {
 fn check_task(store: Store) -> TypedTool {
     TypedTool::new(
         "check_task",
-        "Tells how a task goes that you delegated: waiting, running or ended, and how it ended. Its answer arrives \
-         by itself; ask only when you need to know before. fetch_result gives what it came to.",
+        "Reports the state of a task that you delegated: waiting, running or ended, and how. Its answer arrives \
+         by itself; ask only if you need to know earlier. fetch_result returns its result.",
         Effect::Read,
         move |context: CallContext, args: CheckTask| {
             let store = store.clone();
@@ -216,8 +216,8 @@ struct Fetched {
 fn fetch_result(store: Store) -> TypedTool {
     TypedTool::new(
         "fetch_result",
-        "Gives the result of a call of an earlier turn of yours, or of a task that you delegated, as long as results \
-         are kept. A result that was cut when it came is kept as it was cut.",
+        "Returns the result of a call of one of your earlier turns, or of a task that you delegated, while results \
+         are kept. A result that was truncated when it arrived stays truncated.",
         Effect::Read,
         move |context: CallContext, args: FetchResult| {
             let store = store.clone();
@@ -285,7 +285,7 @@ fn store_error(error: StoreError) -> ToolError {
 
 pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     if finished.reply.is_empty() {
-        let message = "Its results are no longer kept: memory was short when it ended, and its reply had them.";
+        let message = "Its results were not stored: memory was short when it ended, so only its reply contained them.";
         return Err(ToolError::Permanent(message.into()));
     }
     serde_json::from_str(&finished.reply).map_err(ToolError::internal)

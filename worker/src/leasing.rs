@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tickfleet_core::recovery::reap::HeldEntry;
-use tickfleet_core::recovery::regroup::{SuspectRoom, TakenSuspect, choose};
+use tickfleet_core::recovery::regroup::{SuspectCapacity, TakenSuspect, choose};
 use tickfleet_core::turn::{RequeueReason, Slice};
 use tickfleet_core::{StreamKey, keys};
 use tickfleet_engine::retry_until::RetryWait;
@@ -331,7 +331,7 @@ impl Leasing {
                 group_max: u32::try_from(group_max(slice)).unwrap_or(u32::MAX),
             })
             .collect();
-        let room = SuspectRoom { slots: 1 + self.slices.pool(false).free(), tenant_slots: usize::MAX };
+        let room = SuspectCapacity { slots: 1 + self.slices.pool(false).free(), tenant_slots: usize::MAX };
         let chosen = choose(&taken, room);
         let mut runs = Vec::new();
         let mut released = Vec::new();

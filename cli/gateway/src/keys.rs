@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Also the maximum for names in tokens.
 pub(crate) const ID_CHARS_MAX: usize = 64;
 /// Kubernetes changes a mounted Secret without a file event, so the file is polled.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -187,7 +187,7 @@ impl KeysFile {
     /// Rejects a removed key about a second after the file changes.
     pub async fn follow(self, stop: CancellationToken) {
         let mut known = read(&self.path).ok();
-        while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+        while stop.run_until_cancelled(tokio::time::sleep(POLL_EVERY)).await.is_some() {
             let found = read(&self.path);
             let text = found.as_ref().ok().cloned();
             if text == known {

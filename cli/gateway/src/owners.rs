@@ -26,7 +26,7 @@ pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
 }
 
 /// A tenant that is not configured owns no agent, so every caller may see its rejections.
-pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
+pub(crate) fn may_see_reply(caller: &Caller, reply: &Reply) -> bool {
     let is_of_no_tenant = || {
         let code = reply.error.as_ref().map(|error| &*error.code);
         code == Some(RejectionCode::UnknownTenant.as_str())

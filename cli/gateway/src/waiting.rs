@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::caller::Caller;
-use crate::owners::{agent_of, sees_reply};
+use crate::owners::{agent_of, may_see_reply};
 use crate::problem::Problem;
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::CallerIdentity;
@@ -133,7 +133,7 @@ impl ReplyWaiters {
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
         let (mut every, longest) = LOOKUP_INTERVALS;
-        let is_for = |reply: &Reply| caller.is_none_or(|caller| sees_reply(caller, reply));
+        let is_for = |reply: &Reply| caller.is_none_or(|caller| may_see_reply(caller, reply));
         let mut previous: Option<Arc<Reply>> = None;
         let found = loop {
             let found = match (inner.look_up(name, caller).await?, &previous) {
@@ -218,7 +218,7 @@ impl Inner {
             return Ok(Some(found));
         }
         // A rejected id can be used again, so another message with this id may have been accepted since.
-        let rejection = self.rejection(name).filter(|reply| caller.is_none_or(|caller| sees_reply(caller, reply)));
+        let rejection = self.rejection(name).filter(|reply| caller.is_none_or(|caller| may_see_reply(caller, reply)));
         let Some(rejection) = rejection else { return Ok(None) };
         if self.is_undecided(name, caller).await? {
             return Ok(Some(TurnLookup::UnderWay));

@@ -462,7 +462,7 @@ impl Observer for QueryCounter {
 
     fn failed(&self, _: &'static str) {}
 
-    fn sought_primary(&self, _: &str, _: Option<&str>) {}
+    fn primary_search_ended(&self, _: &str, _: Option<&str>) {}
 
     fn redirected(&self, _: &'static str) {}
 }

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
 
 fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
-    let pools = modules::pools_to_look(&sources);
+    let pools = modules::inspection_pools(&sources);
     if let Err(errors) = configuration::load(&modules::with_modules(&sources, Some(&pools))?) {
         return refused(&errors, output);
     }

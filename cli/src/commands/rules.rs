@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-const SAYS_CHARS: usize = 70;
+const CONDITION_CHARS: usize = 70;
 
 /// Show rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
 /// mode.
@@ -83,7 +83,7 @@ fn rules_text(rules: &[RuleRow], output: &Output) -> String {
             mode,
             Cell::new(row.shadow),
             Cell::new(row.denied),
-            Cell::new(short(&row.here.says, SAYS_CHARS)),
+            Cell::new(short(&row.here.says, CONDITION_CHARS)),
         ]);
     }
     lines(shown)

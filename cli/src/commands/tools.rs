@@ -203,7 +203,7 @@ fn denial_text(denial: &Denial) -> String {
     match denial {
         Denial::MissingCapability(name) => format!("lacks the capability {name}"),
         Denial::MissingFeature(name) => format!("the plan lacks the feature {name}"),
-        Denial::NoVersion(selector) => format!("no version of it is {selector}"),
+        Denial::NoVersion(selector) => format!("no version of it matches {selector}"),
         Denial::Narrowed => "its turn or task was narrowed to other tools".into(),
         Denial::Disabled => "disabled for everybody".into(),
         Denial::DeniedByRule => "denied by its row in permissions.yaml".into(),

@@ -63,7 +63,7 @@ impl Roles {
 pub(crate) enum ProbeAddress {
     /// If the address is taken, the start fails.
     On(SocketAddr),
-    OnOrFree(SocketAddr),
+    Preferred(SocketAddr),
 }
 
 pub(crate) struct Fleet {
@@ -345,9 +345,9 @@ async fn listen(
             async move { scrape.scrape().await }
         });
     }
-    let (ProbeAddress::On(address) | ProbeAddress::OnOrFree(address)) = answer;
+    let (ProbeAddress::On(address) | ProbeAddress::Preferred(address)) = answer;
     let served = match (health.clone().serve(address, drained.clone()).await, answer) {
-        (Err(HealthError::Taken { addr }), ProbeAddress::OnOrFree(_)) => {
+        (Err(HealthError::Taken { addr }), ProbeAddress::Preferred(_)) => {
             health.clone().serve(SocketAddr::new(addr.ip(), 0), drained.clone()).await
         }
         (served, _) => served,

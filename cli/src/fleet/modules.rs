@@ -15,8 +15,8 @@ pub(crate) fn pools(sources: &Sources) -> Arc<Pools> {
 }
 
 /// For a process that only inspects tools: missing tool hosts are not errors.
-pub(crate) fn pools_to_look(sources: &Sources) -> Arc<Pools> {
-    Arc::new(Pools::new(tool_environment(&sources.environment)).that_may_lack_hosts())
+pub(crate) fn inspection_pools(sources: &Sources) -> Arc<Pools> {
+    Arc::new(Pools::new(tool_environment(&sources.environment)).allow_missing_hosts())
 }
 
 pub(crate) fn with_modules(sources: &Sources, pools: Option<&Arc<Pools>>) -> Result<Sources, Failure> {

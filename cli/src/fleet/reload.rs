@@ -23,7 +23,7 @@ use crate::setup::Setup;
 
 /// A change is applied after two checks with the same fingerprint. Files that are written one by one then apply
 /// together.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 const PROBLEMS_MAX: usize = 20;
 
 type Modules = BTreeMap<String, ModulesDef>;
@@ -62,7 +62,7 @@ impl Reload {
     }
 
     pub(crate) async fn run(mut self, mut hangups: Option<Signal>, mut requests: mpsc::Receiver<Request>) {
-        let mut looks = tokio::time::interval(LOOK_EVERY);
+        let mut looks = tokio::time::interval(POLL_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let asked = tokio::select! {
@@ -121,7 +121,7 @@ impl Reload {
         let extensions = self.live.extensions.clone();
         tokio::spawn(async move {
             while tool.is_held() {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_EVERY).await;
             }
             stop_all(std::slice::from_ref(&tool)).await;
             extensions.forget(&tool.spec().name);
@@ -143,7 +143,7 @@ impl Reload {
         }
         let sources = Arc::clone(&self.sources);
         let modules = self.modules.clone();
-        let Some(now) = off_the_runtime(move || fingerprint(&sources, &modules)).await else { return false };
+        let Some(now) = run_blocking(move || fingerprint(&sources, &modules)).await else { return false };
         let rests = now == self.seen;
         self.seen = now;
         rests && self.seen != self.tried
@@ -157,7 +157,7 @@ impl Reload {
             let (fingerprint, result) = make(&sources, &modules, &live);
             (modules, fingerprint, result)
         };
-        let Some((modules, fingerprint, result)) = off_the_runtime(read).await else { return };
+        let Some((modules, fingerprint, result)) = run_blocking(read).await else { return };
         (self.modules, self.tried, self.seen) = (modules, fingerprint.clone(), fingerprint);
         match result {
             Ok(result) => {
@@ -252,7 +252,7 @@ async fn hangup(hangups: &mut Option<Signal>) {
 }
 
 /// Slow work, such as reading files, would block the runtime's threads. `None` if the work panicked.
-async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.inspect_err(|error| tracing::error!(%error, "configuration reload panicked")).ok()
 }

@@ -164,13 +164,13 @@ fn visible_in_colours(text: &str) -> String {
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(chars_max) {
-        Some((end, _)) => format!("{}…", &line[..beside_number(&line, end)]),
+        Some((end, _)) => format!("{}…", &line[..number_boundary(&line, end)]),
         None => line,
     }
 }
 
 /// Cuts before a number that spans `end`, but after a number that begins the text.
-fn beside_number(text: &str, end: usize) -> usize {
+fn number_boundary(text: &str, end: usize) -> usize {
     match number_across(text, end) {
         Some((0, behind)) => behind,
         Some((before, _)) => before,

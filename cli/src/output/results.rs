@@ -89,7 +89,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     // An inbox that is not removed expires later, so a failure is only noted.
     let tidied = if awaited.private { replies.forget().await } else { replies.finish().await };
     if let Err(error) = tidied {
-        output.note(&format!("the inbox could not be tidied: {error}"));
+        output.note(&format!("the inbox could not be cleaned up: {error}"));
     }
     print(&reply, output)
 }
@@ -142,9 +142,9 @@ fn text(reply: &Reply, output: &Output) -> String {
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(
-            "The fleet decides by its own configuration: its agents are declared in agents.yaml of the folder that its processes were started with (--config), or are the built-in ones, which tickfleet tools names.",
+            "The fleet decides by its own configuration: its agents are declared in agents.yaml of the folder that its processes were started with (--config), or are the built-in agents, which tickfleet tools lists.",
         ),
-        "unknown_tenant" => Some("tickfleet tenant list shows the tenants; tickfleet tenant set makes one."),
+        "unknown_tenant" => Some("tickfleet tenant list shows the tenants; tickfleet tenant set creates one."),
         _ => None,
     }
 }

@@ -48,7 +48,7 @@ def read(function: Callable[..., Any]) -> Signature:
     """
     name = getattr(function, "__qualname__", repr(function))
     if inspect.isasyncgenfunction(function):
-        raise TypeError(f"{name}: it is an asynchronous generator, and a tool returns one result: collect it, and return that")
+        raise TypeError(f"{name}: a tool returns one result, and this is an asynchronous generator: collect its items and return them")
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:

@@ -70,7 +70,7 @@ pub(crate) struct ShardSlots {
 impl tickfleet_engine::rules::SlotBounds for ShardSlots {
     fn counts(&self, limit: &Limit) -> bool {
         !matches!(limit.bound, LimitBound::Share(_))
-            || !is_share_unneeded(&self.active.policy, limit) && self.slots.are_short(&limit.name, self.now_ms)
+            || !is_share_unneeded(&self.active.policy, limit) && self.slots.has_shortage(&limit.name, self.now_ms)
     }
 
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64> {

@@ -93,7 +93,7 @@ impl WorkerSlots {
 
     /// True if the slots cannot soon run the dispatched slices, or if a tenant waits for a share of the slots. Workers
     /// of older builds report no slots, and then only waiting tenants count.
-    pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
+    pub(crate) fn has_shortage(&self, limit: &str, now_ms: i64) -> bool {
         let mut state = self.state.lock();
         let waits = state.waiting.get_mut(limit).is_some_and(|waiting| {
             waiting.drop_unseen(now_ms);
@@ -218,23 +218,26 @@ mod tests {
     fn slots_are_short_while_too_many_slices_are_out_or_a_tenant_waits() {
         let slots = WorkerSlots::default();
         slots.set_load(&FleetLoad { in_flight: 10, ..fleet(16, 0, 1_000) });
-        let are_short = |now_ms| slots.are_short("slots", now_ms);
+        let has_shortage = |now_ms| slots.has_shortage("slots", now_ms);
         (0..10).for_each(|_| slots.count_arrival());
-        assert!(!are_short(1_000), "20 slices for 16 slots and four that wait for one");
+        assert!(!has_shortage(1_000), "20 slices for 16 slots and four that wait for one");
         slots.count_arrival();
-        assert!(are_short(1_000));
+        assert!(has_shortage(1_000));
         // At the known rate of 100 slices per second, workers have read the 20 slices after 200 ms.
         slots.set_load(&FleetLoad { in_flight: 20, ..fleet(16, 100, 2_000) });
         (0..20).for_each(|_| slots.count_arrival());
-        assert!(are_short(2_000) && !are_short(2_200));
+        assert!(has_shortage(2_000) && !has_shortage(2_200));
         slots.record_waiting("slots", &tenant("acme"), 1, 2_200);
-        assert!(are_short(2_200) && are_short(4_200) && !are_short(4_400), "two seconds after the last that waited");
+        assert!(
+            has_shortage(2_200) && has_shortage(4_200) && !has_shortage(4_400),
+            "two seconds after the last that waited"
+        );
         // If Redis cannot report the number of read slices, the last rate stays.
         slots.set_load(&FleetLoad { in_flight: 20, read: None, ..fleet(16, 0, 5_000) });
         slots.set_load(&FleetLoad { in_flight: 20, ..fleet(16, 90_000, 6_000) });
         (0..20).for_each(|_| slots.count_arrival());
-        assert!(are_short(6_000) && !are_short(6_200));
+        assert!(has_shortage(6_000) && !has_shortage(6_200));
         slots.set_load(&FleetLoad { in_flight: 500, ..fleet(0, 90_000, 7_000) });
-        assert!(!are_short(7_000));
+        assert!(!has_shortage(7_000));
     }
 }

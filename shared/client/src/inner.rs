@@ -87,7 +87,7 @@ fn inner_call(made_by: usize, name: &TurnName, agent: &str, view: TurnView) -> O
     let under_way = |live: &LiveTurn| InnerCall {
         made_by,
         id: name.turn.clone(),
-        tool: live.tools_left().pop_first(),
+        tool: live.remaining_tools().pop_first(),
         outcome: None,
         attempts: live.turn.attempts + u32::from(live.holder.is_some()),
         duration_ms: None,

@@ -200,7 +200,7 @@ async fn add_matching(
 fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
     let age_ms = now_ms - live.turn.admitted_ms;
     filter.agent.as_ref().is_none_or(|agent| live.turn.head.agent == *agent)
-        && filter.tool.as_ref().is_none_or(|tool| live.tools_left().contains(tool))
+        && filter.tool.as_ref().is_none_or(|tool| live.remaining_tools().contains(tool))
         && filter.state.is_none_or(|state| state == turn_state(live))
         && filter.waits_for.as_ref().is_none_or(|limit| waits_for(live) == Some(limit))
         && (!filter.in_workers || live.holder.as_deref().is_some_and(|holder| worker_of(holder).is_some()))
@@ -233,7 +233,7 @@ fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
         id: name.turn.clone(),
         state: turn_state(live),
         agent: Some(turn.head.agent.to_string()),
-        tools: live.tools_left().into_iter().collect(),
+        tools: live.remaining_tools().into_iter().collect(),
         calls: turn.head.calls,
         done: turn.position,
         failed: live.results.iter().filter(|result| !is_success(result)).count(),
@@ -371,7 +371,7 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
             SettingResult::Done { .. } => changed = true,
             SettingResult::Unchanged { .. } => {}
             SettingResult::Full => {
-                return Err(StoreError::Undecided("too many tools are switched off at run time".to_owned()));
+                return Err(StoreError::Undecided("too many tools are disabled at run time".to_owned()));
             }
         }
     }

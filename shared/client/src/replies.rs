@@ -128,19 +128,19 @@ pub struct Replies {
     reader: InboxReader,
     unread: VecDeque<InboxEntry>,
     /// Replies, with their entries, that arrived while the caller waited for another reply.
-    set_aside: VecDeque<(String, Reply)>,
+    buffered_replies: VecDeque<(String, Reply)>,
     seq: u64,
     /// Entries of returned replies. The next read removes them from the inbox.
-    handed_out: Vec<String>,
+    returned_entries: Vec<String>,
 }
 
 impl Replies {
     pub(super) fn new(store: Store, tenant: TenantId, inbox: InboxName) -> Self {
         let reader = store.inbox(&tenant, &inbox);
         let unread = VecDeque::new();
-        let set_aside = VecDeque::new();
-        let handed_out = Vec::new();
-        Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, handed_out }
+        let buffered_replies = VecDeque::new();
+        let returned_entries = Vec::new();
+        Self { store, tenant, inbox, reader, unread, buffered_replies, seq: 0, returned_entries }
     }
 
     /// Waits for the next reply. Returns `None` after `timeout`. If a process crashes while it handles a reply, the
@@ -150,11 +150,11 @@ impl Replies {
     /// [`StoreError`] if Redis fails: call again, no reply is lost. [`StoreError::Reply`] if a reply cannot be parsed:
     /// the next call skips this reply.
     pub async fn next(&mut self, timeout: Duration) -> Result<Option<Reply>, StoreError> {
-        let found = match self.set_aside.pop_front() {
+        let found = match self.buffered_replies.pop_front() {
             Some(found) => Some(found),
             None => self.read(Instant::now() + timeout).await?,
         };
-        Ok(found.map(|found| self.hand_out(found)))
+        Ok(found.map(|found| self.record_returned(found)))
     }
 
     /// Waits for the final reply to this turn or task. Keeps other replies for [`Self::next`]. Returns `None` after
@@ -163,9 +163,9 @@ impl Replies {
     /// A reply that is missing from the inbox is read from the turn's record. A reply is missing if it was trimmed, if
     /// another reader read it, or if the turn is a duplicate.
     pub async fn await_reply(&mut self, id: &TurnId, timeout: Duration) -> Result<Option<Reply>, StoreError> {
-        let at = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id));
-        if let Some(found) = at.and_then(|at| self.set_aside.remove(at)) {
-            return Ok(Some(self.hand_out(found)));
+        let at = self.buffered_replies.iter().position(|(_, reply)| reply.id() == Some(id));
+        if let Some(found) = at.and_then(|at| self.buffered_replies.remove(at)) {
+            return Ok(Some(self.record_returned(found)));
         }
         let deadline = Instant::now() + timeout;
         loop {
@@ -180,9 +180,9 @@ impl Replies {
                 continue;
             };
             if reply.id() == Some(id) {
-                return Ok(Some(self.hand_out((entry, reply))));
+                return Ok(Some(self.record_returned((entry, reply))));
             }
-            self.set_aside.push_back((entry, reply));
+            self.buffered_replies.push_back((entry, reply));
         }
     }
 
@@ -202,8 +202,8 @@ impl Replies {
         self.store.forget_inbox(&self.tenant, &self.inbox).await
     }
 
-    fn hand_out(&mut self, (entry, reply): (String, Reply)) -> Reply {
-        self.handed_out.push(entry);
+    fn record_returned(&mut self, (entry, reply): (String, Reply)) -> Reply {
+        self.returned_entries.push(entry);
         reply
     }
 
@@ -215,7 +215,7 @@ impl Replies {
                 let reply = match Reply::read(&entry.reply, &entry.id) {
                     Ok(reply) => reply,
                     Err(error) => {
-                        self.handed_out.push(entry.id);
+                        self.returned_entries.push(entry.id);
                         return Err(error);
                     }
                 };
@@ -231,8 +231,8 @@ impl Replies {
     }
 
     async fn trim(&mut self) -> Result<(), StoreError> {
-        self.reader.remove(&self.handed_out).await?;
-        self.handed_out.clear();
+        self.reader.remove(&self.returned_entries).await?;
+        self.returned_entries.clear();
         Ok(())
     }
 

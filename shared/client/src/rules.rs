@@ -170,13 +170,13 @@ fn joined(here: Vec<ConfiguredRule>, mut counts: BTreeMap<String, (u64, u64, i64
         let (shadow, denied, last) = found.unwrap_or_default();
         RuleRow { here, shadow, denied, last_day: found.map(|_| last) }
     };
-    let known: BTreeSet<String> = here.iter().map(|one| counted_as(&one.rule)).collect();
+    let known: BTreeSet<String> = here.iter().map(|one| rule_count_key(&one.rule)).collect();
     let others: Vec<(String, (u64, u64, i64))> =
         counts.iter().filter(|(rule, _)| !known.contains(*rule)).map(|(rule, found)| (rule.clone(), *found)).collect();
     let mut rows: Vec<RuleRow> = here
         .into_iter()
         .map(|one| {
-            let found = counts.remove(&counted_as(&one.rule));
+            let found = counts.remove(&rule_count_key(&one.rule));
             row(one, found)
         })
         .collect();
@@ -186,7 +186,7 @@ fn joined(here: Vec<ConfiguredRule>, mut counts: BTreeMap<String, (u64, u64, i64
     rows
 }
 
-fn counted_as(rule: &str) -> String {
+fn rule_count_key(rule: &str) -> String {
     rule.replace(':', "/")
 }
 
@@ -201,7 +201,7 @@ mod tests {
         for rule in ["limits.three", "permissions.mcp:a:b.rules.x", "permissions.send|money.rules[0]", "~"] {
             let text = field(RuleEffect::Shadow, "demo", rule);
             assert!(!text.contains(':'), "{text} would be a count of calls");
-            assert_eq!(read(&text), Some((RuleEffect::Shadow, "demo", counted_as(rule).as_str())));
+            assert_eq!(read(&text), Some((RuleEffect::Shadow, "demo", rule_count_key(rule).as_str())));
         }
         assert!(read("demo:kelly:x:ok").is_none() && read("since").is_none() && read("nod|demo|x").is_none());
     }

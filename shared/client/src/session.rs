@@ -184,7 +184,7 @@ impl Session {
         if text.trim().is_empty() || found > limits::TASK_DESCRIPTION_BYTES_MAX {
             return Err(SessionError::Length { found });
         }
-        let place = self.take_place(text).await?;
+        let place = self.reserve_exchange(text).await?;
         let task = TaskId::new(place.task()).map_err(|error| SubmitError::Invalid(error.to_string()))?;
         self.client.delegate(self.task(&task, text)).await?;
         let name = TurnName::task(&self.tenant, &task);
@@ -192,7 +192,7 @@ impl Session {
         Ok(Exchange { session: self.clone(), place, task, watch, answer: None })
     }
 
-    async fn take_place(&self, text: &str) -> Result<ExchangeRef, SessionError> {
+    async fn reserve_exchange(&self, text: &str) -> Result<ExchangeRef, SessionError> {
         for _ in 0..PLACES_TRIED {
             let place = ExchangeRef { session: self.id.clone(), number: self.record().await?.last + 1 };
             let kept = StoredMessage { task: place.task(), text: text.to_owned() };

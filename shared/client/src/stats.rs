@@ -113,7 +113,7 @@ pub struct CountProgress {
 pub async fn count_on(store: &Store, steps: usize) -> Result<CountProgress, StoreError> {
     let mut counted = CountProgress::default();
     for _ in 0..steps {
-        let before = store.rolled_upto().await?.unwrap_or_default();
+        let before = store.rolled_up_through().await?.unwrap_or_default();
         let from = if before.is_empty() { "-".to_owned() } else { format!("({before}") };
         let entries = store.log_entries(&from, "+", STEP).await?;
         counted.upto_ms = ms_of(entries.last().map_or(before.as_str(), |last| &last.id));

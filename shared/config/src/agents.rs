@@ -152,7 +152,7 @@ fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<Task
 fn typed(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {
     let name = cursor.text()?;
     let known = || sources.built_in_handlers.iter().map(String::as_str);
-    if !sources.built_in_handlers.contains(name) && !sources.others_carry_out {
+    if !sources.built_in_handlers.contains(name) && !sources.allow_unknown_names {
         let expected = format!("a task handler of this binary: {}", suggest::list(known()));
         cursor.refuse_with(expected, suggest::closest(name, known()));
         return None;

@@ -67,7 +67,7 @@ pub struct Sources {
     pub built_in_handlers: BTreeSet<String>,
     /// True if another binary may run the fleet, with other tools and task handlers. An unknown name is then not an
     /// error.
-    pub others_carry_out: bool,
+    pub allow_unknown_names: bool,
     /// If false, an unknown name may be a tool of a module in `tools.yaml`.
     pub knows_modules: bool,
     pub schema_check: SchemaCheck,
@@ -210,7 +210,7 @@ fn assemble(
     // More tools can be registered later or by another binary, so an unknown name is not an error.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
     let modules = tools.as_ref().is_some_and(|tools| !tools.file.modules.is_empty() && !sources.knows_modules);
-    let more_may_come = registers || modules || sources.others_carry_out;
+    let more_may_come = registers || modules || sources.allow_unknown_names;
     let known_tools = tools.as_ref().filter(|_| has_all_tools && !more_may_come);
     let names = known_tools.map(|tools| &tools.names);
     tools::reconcile::check(tools.as_ref().map(|it| &it.file), names, trees.tools.as_ref(), errors);

@@ -151,7 +151,7 @@ fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<Approva
     let asks = otherwise.and_then(|c| c.choice(&[("deny", false), ("ask", true)])).unwrap_or_default();
     let demand = approval.as_ref().map(|c| approval::demand(c, asked));
     if let (false, Some(approval)) = (asks, &approval) {
-        approval.refuse("`otherwise: ask` beside it: what does not meet the rule is denied");
+        approval.refuse("`otherwise: ask` beside it: without it, the rule denies calls that do not meet it");
     }
     asks.then(|| demand.unwrap_or_default())
 }

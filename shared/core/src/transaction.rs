@@ -192,7 +192,7 @@ impl ConditionalDebit {
     }
 
     #[must_use]
-    pub fn only_checks(&self) -> bool {
+    pub fn has_only_guards(&self) -> bool {
         self.amount == 0 && self.window == Window::Total
     }
 

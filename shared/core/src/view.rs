@@ -128,7 +128,7 @@ impl View {
     }
 
     /// Adds the written records to the view, so that the writer need not read them again.
-    pub fn learn_written(&mut self, transaction: &Transaction) {
+    pub fn apply_transaction(&mut self, transaction: &Transaction) {
         let enqueues = transaction.writes.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let is_plain = !enqueues && !transaction.stamped;
         for write in &transaction.writes {

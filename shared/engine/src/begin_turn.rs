@@ -55,7 +55,7 @@ pub async fn begin_turn(
     is_new: impl Future<Output = Result<bool, StoreError>>,
 ) -> Result<BegunTurn, StoreError> {
     let Some(id) = turn.id.clone() else {
-        return Ok(BegunTurn::Refused("a turn that is begun by a call has an id".to_owned()));
+        return Ok(BegunTurn::Refused("a turn that a call starts must have an id".to_owned()));
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
     let view = store.turn_view(&name).await?;
@@ -86,7 +86,7 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     if payload.len() > limits::TURN_BYTES_MAX {
         let found = payload.len();
         let max = limits::TURN_BYTES_MAX;
-        let why = format!("they have {found} bytes together; {max} are allowed. Make fewer or smaller ones.");
+        let why = format!("together they have {found} bytes; at most {max} are allowed. Make fewer or smaller calls.");
         return Ok(BegunTurn::Refused(why));
     }
     let submission = Submission {

@@ -167,15 +167,13 @@ pub const fn refused(refusal: Refusal) -> (RejectionCode, &'static str) {
     match refusal {
         Refusal::BudgetExceedsParent => (
             RejectionCode::BudgetExceedsParent,
-            "The task that this one is delegated from has too little of its action budget left for it.",
+            "The parent task has too little of its action budget left for this task.",
         ),
         Refusal::ParentEnded => (
             RejectionCode::UnknownParent,
-            "What this task is delegated from has ended, or was cancelled: nothing begins under it any more.",
+            "The parent of this task has ended or was cancelled: no new work starts under it.",
         ),
-        Refusal::UnknownParent => {
-            (RejectionCode::UnknownParent, "The task that this one is delegated from is not known or has ended.")
-        }
+        Refusal::UnknownParent => (RejectionCode::UnknownParent, "The parent task is unknown or has ended."),
         Refusal::TenantQueueFull => {
             (RejectionCode::TenantQueueFull, "Too much work is waiting already. Try again later.")
         }

@@ -194,17 +194,17 @@ impl CallHistory<'_> {
     fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
-                " while this call waited for work that it had begun. What was done until then stands.".into()
+                " while this call waited for work that it had started. Completed work is not undone.".into()
             }
             (0, false) => " before this call could run. It was not executed.".into(),
             (0, true) => {
-                ". A worker may have begun this call, and no result of it was recorded: whether it ran is not known, so check before you repeat it."
+                ". A worker may have started this call, but no result was recorded: it may have run, so check before you repeat it."
                     .into()
             }
-            (1, _) => " while this call waited for its second try. The first one failed; what it did before is not known."
+            (1, _) => " while this call waited for its second try. The first try failed; its effects are unknown."
                 .into(),
             (tries, _) => format!(
-                " while this call waited for another try. {tries} tries failed; what they did before is not known."
+                " while this call waited for another try. {tries} tries failed; their effects are unknown."
             ),
         }
     }
@@ -216,7 +216,7 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
         EndReason::Expired => (
             Outcome::Expired,
             "expired",
-            format!("The deadline {} came{}", rfc3339(deadline_ms), history.sentence_end()),
+            format!("The deadline {} passed{}", rfc3339(deadline_ms), history.sentence_end()),
             Some(serde_json::json!({ "deadline": rfc3339(deadline_ms) })),
         ),
         EndReason::Canceled => (
@@ -242,7 +242,7 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
         ),
         EndReason::OverLimit { limit } => {
             let named = limit_text(limit, history);
-            let message = format!("This call asks for more than the limit {named} ever allows. It was not executed.");
+            let message = format!("This call alone exceeds the limit {named}. It was not executed.");
             (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
         EndReason::NoAmount { limit } => {
@@ -254,8 +254,8 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
         // The limit counts permits, so the time of the next free permit is unknown.
         EndReason::LimitReached { limit, resets_ms: 0 } => {
             let named = limit_text(limit, history);
-            let what = "Every place of the limit";
-            let message = format!("{what} {named} is taken. This call was not executed; it may be repeated later.");
+            let what = "Every slot of the limit";
+            let message = format!("{what} {named} is in use. This call was not executed; retry it later.");
             (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
         EndReason::LimitReached { limit, resets_ms } => {
@@ -303,20 +303,20 @@ pub fn because(why: Option<&str>) -> String {
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
-        "This call had been begun, and no result of it was recorded. {tool} may have taken effect or not: check before \
+        "This call was started, but no result was recorded. {tool} may or may not have taken effect: check before \
          you repeat it."
     ))
 }
 
-fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
+fn lost_by_runtime(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
-        EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
+        EndReason::Expired => format!("The deadline {} passed", rfc3339(deadline_ms)),
         EndReason::Canceled => format!("The task was cancelled{}", because(why)),
-        _ => "The task was given up".into(),
+        _ => "The task was abandoned".into(),
     };
     unknown(format!(
-        "{what} after a runtime had taken the task, which did not say how it ended. It may have done some of it, all or \
-         nothing: check before you repeat it."
+        "{what} after a runtime took the task and before it reported a result. The task may be done in full, in part or \
+         not at all: check before you repeat it."
     ))
 }
 
@@ -358,7 +358,7 @@ impl Renderer<'_> {
             ExecutionState::NotRun => (ended(reason, deadline_ms, &history), 0),
             ExecutionState::Tried(tries) => (ended(reason, deadline_ms, &CallHistory { tries: *tries, ..history }), 0),
             ExecutionState::Begun => (begun_and_lost(tool), 1),
-            ExecutionState::TakenByRuntime => (taken_and_not_ended(reason, deadline_ms, history.why), 1),
+            ExecutionState::TakenByRuntime => (lost_by_runtime(reason, deadline_ms, history.why), 1),
             ExecutionState::MayHaveRun => {
                 let is_open =
                     matches!(reason, EndReason::Expired | EndReason::Canceled | EndReason::Quarantined { .. });

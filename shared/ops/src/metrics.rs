@@ -434,8 +434,8 @@ impl Observer for Metrics {
         self.redis_error(verb);
     }
 
-    fn sought_primary(&self, what: &str, found: Option<&str>) {
-        self.primary_sought(what, found);
+    fn primary_search_ended(&self, what: &str, found: Option<&str>) {
+        self.primary_searched(what, found);
     }
 
     fn redirected(&self, answer: &'static str) {

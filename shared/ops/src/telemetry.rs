@@ -67,7 +67,7 @@ pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), Telemet
     let (filter, level) = reload::Layer::new(filter(&options.level)?);
     let lines = fmt::layer().with_writer(std::io::stderr);
     let lines = match options.format {
-        LogFormat::Pretty => lines.with_ansi(colour_wanted()).boxed(),
+        LogFormat::Pretty => lines.with_ansi(wants_color()).boxed(),
         LogFormat::Json => json_lines(),
     };
     let wanted = filter.and(RepeatFilter::default());
@@ -107,7 +107,7 @@ pub fn set_level(level: &str) -> Result<(), TelemetryError> {
 
 /// True if stderr is a terminal, and `NO_COLOR` is unset or empty (<https://no-color.org>).
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of terminals, no setting of ours")]
-fn colour_wanted() -> bool {
+fn wants_color() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 

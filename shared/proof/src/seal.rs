@@ -192,7 +192,7 @@ impl SealBody {
     /// Includes seals without entries, and seals with an entry in the range. Also includes seals made in the range for
     /// earlier entries, because anchors have the time of the seal.
     #[must_use]
-    pub fn is_of_time(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
+    pub fn is_in_time_range(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
         let Ok(ids) = self.entry_ids() else { return false };
         let ms = |id: &EntryId| i64::try_from(id.ms).unwrap_or(i64::MAX);
         let is_later = |id: &EntryId| from_ms.is_none_or(|from| ms(id) >= from);

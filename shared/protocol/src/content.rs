@@ -107,7 +107,7 @@ pub fn bounded_content(output: Box<RawValue>, content_type: &str, bytes_max: usi
         }
         let images = blocks.iter_mut().filter_map(|block| match block {
             ContentBlock::Image { data, media_type } => {
-                let text = note(media_type, data.len(), "larger than a result may be, not shown");
+                let text = note(media_type, data.len(), "too large for a result, not shown");
                 Some((data.len(), text, block))
             }
             ContentBlock::Text { .. } => None,
@@ -201,8 +201,7 @@ mod tests {
             serde_json::from_str(bounded.get()).unwrap()
         };
         assert_eq!(bounded(output.get().len()), blocks);
-        let note =
-            |bytes| format!("[an image (image/png), about {bytes} bytes, larger than a result may be, not shown]");
+        let note = |bytes| format!("[an image (image/png), about {bytes} bytes, too large for a result, not shown]");
         assert_eq!(bounded(600), [text("two pictures"), image(90), text(&note(912))]);
         assert_eq!(bounded(300), [text("two pictures"), text(&note(102)), text(&note(912))]);
         assert!(bounded_content(output.clone(), "application/json", 600).get().starts_with(r#"{"truncated":true"#));

@@ -39,7 +39,7 @@ pub use definitions::{define, define_strict};
 pub use dialects::{Definitions, DialectInfo, RejectedCall, cut_off, cut_response, dialect_info, is_cut};
 pub use message::glance;
 pub use message::owner::{with_owner, with_turn};
-pub use names::{NameMap, mangle, unmangle};
+pub use names::{NameMap, demangle, mangle};
 pub use rejected_message::RejectedMessage;
 pub use rejection_reply::{RejectedId, RejectionStatus, rejection_reply};
 pub use result::{messages, messages_frame, result_json, tool_message};

@@ -55,7 +55,7 @@ fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
 
 /// The parts of `wire` that are not valid escapes stay unchanged.
 #[must_use]
-pub fn unmangle(wire: &str) -> Cow<'_, str> {
+pub fn demangle(wire: &str) -> Cow<'_, str> {
     let bytes = wire.as_bytes();
     let mut name: Vec<u8> = Vec::new();
     let mut at = 0;
@@ -157,7 +157,7 @@ impl NameMap {
         if self.to_wire.contains_key(wire) {
             return Cow::Borrowed(wire);
         }
-        self.from_wire.get(wire).map_or_else(|| unmangle(wire), |name| Cow::Borrowed(name.as_str()))
+        self.from_wire.get(wire).map_or_else(|| demangle(wire), |name| Cow::Borrowed(name.as_str()))
     }
 }
 
@@ -191,9 +191,9 @@ mod tests {
             ("é", "_xC3__xA9_"),
         ] {
             assert_eq!(mangle(name), wire);
-            assert_eq!(unmangle(wire), name);
+            assert_eq!(demangle(wire), name);
         }
-        assert_eq!(unmangle("_xFF_"), "_xFF_");
+        assert_eq!(demangle("_xFF_"), "_xFF_");
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         fn mangled_names_are_legal_and_reversible(name in prop_oneof![any::<String>(), "[_x2EF.]{0,12}"]) {
             let wire = mangle(&name).into_owned();
             prop_assert!(wire.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'));
-            prop_assert_eq!(unmangle(&wire), name);
+            prop_assert_eq!(demangle(&wire), name);
         }
 
         #[test]

@@ -116,7 +116,7 @@ fn delegate(fields: &Fields<'_, '_>) -> Result<Task, MessageProblem> {
     let description = fields.string("task_description", limits::TASK_DESCRIPTION_BYTES_MAX)?;
     let description = fields.required("task_description", description)?;
     if description.trim().is_empty() {
-        return Err(fields.invalid("task_description", "is empty; say what is to be done"));
+        return Err(fields.invalid("task_description", "is empty; describe the task"));
     }
     Ok(Task {
         id: fields.id("task_id", TaskId::new)?,

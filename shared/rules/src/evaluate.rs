@@ -194,7 +194,7 @@ impl<'a> Evaluation<'a> {
         let found = match (&of, &at) {
             (Value::List(items), Value::Number(at)) => at.as_index().and_then(|at| items.get(at)).cloned(),
             (Value::Map(_), Value::Text(name)) => of.member(name, &mut self.work)?,
-            _ => return cannot(format!("{} has no items that {} names", of.kind(), at.kind())),
+            _ => return cannot(format!("{} cannot be indexed with {}", of.kind(), at.kind())),
         };
         match found {
             Some(item) => item.opened(&mut self.work),

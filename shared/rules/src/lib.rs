@@ -99,7 +99,7 @@ impl RuleDenial {
     /// would deny.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
-        let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
+        let message = "the tool has rules that were not compiled, so they deny every call".to_owned();
         Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
@@ -178,7 +178,7 @@ impl CompiledRule {
     fn decide<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> Result<(), RuleDenial> {
         let unmet = |why, message: String| Err(RuleDenial { rule: self.place.clone(), why, message });
         let Some(parts) = &self.parts else {
-            return unmet(DenialCause::Undecided, "the rule cannot be read, so that it stops every call".to_owned());
+            return unmet(DenialCause::Undecided, "the rule cannot be read, so it denies every call".to_owned());
         };
         let applies = parts.when.as_ref().map_or(Ok(true), |when| evaluation.holds(when));
         let met = match applies {
@@ -195,11 +195,11 @@ impl CompiledRule {
                 },
             ),
             Err(Problem::Cannot(why)) => {
-                unmet(DenialCause::Undecided, format!("whether they meet {:?} cannot be said: {why}", self.text))
+                unmet(DenialCause::Undecided, format!("it cannot be decided whether they meet {:?}: {why}", self.text))
             }
             Err(Problem::TooMuch) => unmet(
                 DenialCause::Undecided,
-                format!("to see whether they meet {:?} takes more work than a rule may", self.text),
+                format!("the check of {:?} takes more work than a rule may use", self.text),
             ),
         }
     }

@@ -94,7 +94,7 @@ async fn invalid_media_are_rejected_before_the_post() {
         (vec![&page], "it is not a JPEG, PNG, WebP, GIF, MP4 or QuickTime file"),
         (vec![&lie], "its server says \"text/html\", and it is image/png"),
         (vec![&tiny], "it is not a JPEG"),
-        (vec![&picture, &video], "media_urls[1] is video/mp4, which a post shows alone"),
+        (vec![&picture, &video], "media_urls[1] is video/mp4; a post shows only one such file"),
         (vec![&gone], "its server answers with status 404"),
         (vec![huge], "it is not a URL"),
         (vec!["ftp://example.com/x.png"], "does not start with http"),
@@ -120,7 +120,7 @@ async fn media_of_unknown_size_are_limited_or_rejected() {
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.png", x.base)])]).await;
     assert!(reported(&results[0]).contains("too large"), "{results:#?}");
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.mp4", x.base)])]).await;
-    assert!(reported(&results[0]).contains("does not say how large it is"), "{results:#?}");
+    assert!(reported(&results[0]).contains("does not report its size"), "{results:#?}");
     assert_eq!(x.posts(), 0);
     fleet.stop().await;
 }

@@ -69,9 +69,9 @@ async fn a_call_that_violates_a_rule_is_denied_and_names_the_rule() {
     assert_eq!(reported[0], ("ok", "", ""), "{reply}");
     assert_eq!(reported[1], ("denied", &*may_not("amount 500.01 exceeds 500"), "permissions.echo.rules.short"));
     assert_eq!(reported[2], ("denied", &*may_not("eve is nobody that the user knows"), "permissions.echo.rules.known"));
-    let undecided = "whether they meet \"args.value.amount <= 500\" cannot be said: ";
+    let undecided = "it cannot be decided whether they meet \"args.value.amount <= 500\": ";
     let said = format!("{undecided}a text and a number cannot be compared");
-    let said = format!("{} What cannot be decided is denied.", may_not(&said));
+    let said = format!("{} A call that a rule cannot evaluate is denied.", may_not(&said));
     assert_eq!(reported[3], ("denied", &*said, "permissions.echo.rules.short"));
     assert!(reported[4].1.contains("there is no `args.value.amount`"), "{reply}");
     assert_eq!(

@@ -100,7 +100,7 @@ async fn a_call_with_an_unconfirmed_begin_does_not_run() {
     let error = &reply["results"][0]["error"];
     assert_eq!(error["details"]["reason"], "not_durable");
     let said = error["message"].as_str().unwrap();
-    assert!(said.starts_with("No replica of Redis has confirmed the beginning of this call within 500 ms"), "{said}");
+    assert!(said.starts_with("No replica of Redis has confirmed the start of this call within 500 ms"), "{said}");
     assert!(said.contains("was not executed (after 4 tries)"), "{said}");
     assert_eq!(paid_so_far(&paid), ["kim"], "what is not confirmed does not run");
     assert_eq!(counted(&fleet.metrics, UNCONFIRMED) - unconfirmed, 4);
@@ -213,7 +213,7 @@ async fn a_call_runs_only_if_the_server_confirms_its_begin_on_disk() {
             assert_eq!(counted(&fleet.metrics, confirmed), 1);
         } else {
             let said = reply["results"][0]["error"]["message"].as_str().unwrap();
-            assert!(said.starts_with("Redis cannot confirm the beginning of this call ('durable: local')"), "{said}");
+            assert!(said.starts_with("Redis cannot confirm the start of this call ('durable: local')"), "{said}");
             assert_eq!(result(&reply), ("transient", 0), "{reply:#}");
         }
         eprintln!("an append-only file: {aof}; whether it was fsynced can be told: {can}");

@@ -262,7 +262,7 @@ async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["cancelled"]);
     let message = result(&reply)["error"]["message"].as_str().unwrap();
-    assert!(message.contains("(reason: enough)") && message.contains("The first one failed"), "{message}");
+    assert!(message.contains("(reason: enough)") && message.contains("The first try failed"), "{message}");
     assert!(!message.contains("not executed"), "{message}");
     fleet.stop().await;
 }

@@ -265,7 +265,7 @@ async fn sum_limits_are_exact_and_reject_amounts_that_are_not_numbers() {
     let message = |at: usize| reply["results"][at]["error"]["message"].as_str().unwrap().to_owned();
     assert!(message(0).contains("is not a plain number"), "{}", message(0));
     assert!(
-        message(1).contains("more than the limit spent (1 of /amount per /to in a day) ever allows"),
+        message(1).contains("This call alone exceeds the limit spent (1 of /amount per /to in a day)"),
         "{}",
         message(1)
     );

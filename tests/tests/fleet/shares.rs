@@ -85,7 +85,7 @@ fn sharing(policy: &mut Policy) {
 
 fn limits_with(variables: &[(&str, &str)]) -> Arc<Vec<Limit>> {
     let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    load(&Sources { environment, others_carry_out: true, ..Sources::default() }).unwrap().policy.limits
+    load(&Sources { environment, allow_unknown_names: true, ..Sources::default() }).unwrap().policy.limits
 }
 
 fn by_default(policy: &mut Policy) {

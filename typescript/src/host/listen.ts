@@ -41,7 +41,7 @@ export async function listen(path: string, given: Arguments): Promise<void> {
   const server = createServer({ pauseOnConnect: true }, (connection) => {
     clearTimeout(linger);
     if (running.size >= given.processesMax) {
-      const why = `it runs ${given.processesMax} interpreters already, as many as --processes-max allows`;
+      const why = `it already runs ${given.processesMax} interpreters, the maximum that --processes-max allows`;
       return refuse(connection, why);
     }
     serve(connection, given, running, endLater);

@@ -26,9 +26,9 @@ export class Withheld extends Error {
 
   static tooLarge(tool: Tool, output: string, error: FrameTooLarge): Withheld {
     const less = tool.effect === "read" ? ". Ask for less at a time" : "";
-    const why = `takes more than ${BOUND} to be passed on and is not shown${less}`;
+    const why = `needs more than ${BOUND} when it is encoded and is not shown${less}`;
     const size = `${Buffer.byteLength(output)} bytes of JSON, which makes ${error.message}`;
-    return new Withheld(why, `what ${tool.name} returned cannot be encoded: it has ${size}`);
+    return new Withheld(why, `the result of ${tool.name} cannot be encoded: it has ${size}`);
   }
 
   /** Fails only for a read: after a failure, the model would repeat the call, which is harmless only for a read. */
@@ -36,7 +36,7 @@ export class Withheld extends Error {
     if (tool.effect === "read") {
       return { error: { kind: "permanent", message: `The tool ran, but its result ${this.why}.` } };
     }
-    const note = `The tool did what was asked. Its result ${this.why}. Do not call this tool again to repeat it.`;
+    const note = `The call succeeded. Its result ${this.why}. Do not call this tool again to repeat it.`;
     return { output: JSON.stringify({ executed: true, note }) };
   }
 }
@@ -52,6 +52,6 @@ export async function dump(tool: Tool, result: unknown): Promise<Output> {
     return contentBlocks(result) === undefined ? { output } : { output, content_blocks: true };
   } catch (error) {
     const why = "cannot be written as JSON and is not shown. The error has been logged for investigation";
-    throw new Withheld(why, `what ${tool.name} returned cannot be written as JSON: ${stack(error)}`);
+    throw new Withheld(why, `the result of ${tool.name} cannot be written as JSON: ${stack(error)}`);
   }
 }

@@ -34,7 +34,7 @@ impl AnswerForm {
     pub(crate) async fn read(&self, text: &str, task: &str, history: &History) -> Result<Box<RawValue>, String> {
         let mut object = match serde_json::from_str::<Value>(bare(text)) {
             Ok(Value::Object(object)) => object,
-            Ok(_) => return Err("It is JSON, but no object.".to_owned()),
+            Ok(_) => return Err("It is JSON, but not an object.".to_owned()),
             Err(error) => return Err(format!("It is not a JSON object: {error}.")),
         };
         if self.has_audits {
@@ -65,7 +65,7 @@ pub(crate) fn schema_for_model(schema: &Value) -> String {
 
 pub(crate) fn unfit_message(problem: &str) -> String {
     format!(
-        "Your answer does not have the form that it must have. {problem} Give the whole answer again, as one JSON object and nothing around it."
+        "Your answer does not have the required form. {problem} Give the whole answer again, as one JSON object with nothing around it."
     )
 }
 

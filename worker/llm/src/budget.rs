@@ -114,7 +114,7 @@ impl<'a> Budgets<'a> {
                 }
             }
         }
-        Err(transient("The day that budgets are counted in has just ended.".to_owned(), None))
+        Err(transient("The day for which budgets are counted has just ended.".to_owned(), None))
     }
 
     /// Only for a request that was certainly not carried out.
@@ -205,8 +205,8 @@ impl<'a> Budgets<'a> {
         let allows = limit.as_ref().map_or_else(String::new, Limit::to_string);
         let message = if *action == ShortageAction::Never {
             format!(
-                "The limit {name:?} allows {allows}, and the next request to a model alone may use {needed}: the task \
-                 cannot continue. A smaller task may."
+                "The limit {name:?} allows {allows}, but the next model request alone may use {needed}: the task \
+                 cannot continue. A smaller task may fit."
             )
         } else {
             format!(

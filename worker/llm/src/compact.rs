@@ -58,7 +58,7 @@ pub(crate) fn request(def: &LlmDef, task: &str, history: &History, upto: usize) 
 }
 
 pub(crate) fn summary_message(summary: &Summary) -> ChatMessage {
-    ChatMessage::User(format!("Notes on your earlier steps, which are not shown any more:\n{}", summary.text))
+    ChatMessage::User(format!("Notes on your earlier steps, which are no longer shown:\n{}", summary.text))
 }
 
 fn write_entry(entry: &HistoryEntry, text: &mut String) {

@@ -21,7 +21,7 @@ pub(crate) fn store_unavailable(error: StoreError) -> ToolFailure {
 }
 
 pub(crate) fn stale() -> ToolFailure {
-    transient("Another worker carries the task out now.".to_owned(), None)
+    transient("Another worker now runs the task.".to_owned(), None)
 }
 
 /// If every model that can respond later is paused, no request was sent. So the wait does not count as an attempt.

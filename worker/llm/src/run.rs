@@ -6,7 +6,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_core::EntryId;
 use tickfleet_core::task::spend::ReportedModelUse;
 use tickfleet_core::task::step::{AddSteps, Stepped};
-use tickfleet_model::loops::IN_CIRCLES;
+use tickfleet_model::loops::LOOP_ADVICE;
 use tickfleet_models::{ModelAnswer, ModelChain, ModelChainError, ModelError, ModelRequest, StopReason};
 use tickfleet_ops::{gen_ai, traces};
 use tickfleet_store::TurnName;
@@ -77,7 +77,7 @@ pub(crate) async fn task(
         match run.history.next(agent.def.max_iterations, agent.def.repeats_max) {
             NextStep::Plan { last } => run.plan(last).instrument(span("plan")).await?,
             NextStep::Warn => {
-                run.append(vec![HistoryEntry::Note { text: format!("{SAME_CALLS} {IN_CIRCLES}") }], None).await?
+                run.append(vec![HistoryEntry::Note { text: format!("{SAME_CALLS} {LOOP_ADVICE}") }], None).await?
             }
             NextStep::Execute { number } => run.execute(number).instrument(span("execute")).await?,
             NextStep::Answer => {
@@ -286,7 +286,7 @@ impl TaskRun<'_> {
             }
             Stepped::Stale => Err(stale()),
             Stepped::Full(_) => Err(refused(
-                "The task has read and written more than one task may; give it out in smaller ones.".to_owned(),
+                "The task has read and written more than one task may; split it into smaller tasks.".to_owned(),
             )),
         }
     }

@@ -61,7 +61,7 @@ async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)
 }
 
-const RECORD_EXPIRED: &str = "Whether this call was carried out is not known: its result is no longer kept. Check before you \
+const RECORD_EXPIRED: &str = "This call may have run: its result is no longer stored. Check before you \
                          repeat it.";
 
 fn all(plan: &Plan, why: &str) -> Vec<CallOutcome> {
@@ -85,7 +85,7 @@ fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn 
         reply_to: None,
         dialect: Dialect::OpenaiChat,
         task: context.task.as_ref().map(|(task, _)| task.clone()),
-        context: context.for_begun_work(),
+        context: context.for_child_work(),
         want_audits: false,
         strict: false,
         allowed_tools: None,

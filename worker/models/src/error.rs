@@ -22,7 +22,7 @@ pub enum ModelFailure {
     BreakerOpen,
     QuotaSpent,
     /// 401 or 403.
-    Unauthorised,
+    Unauthorized,
     /// 404.
     NotFound,
     /// Any other unsuccessful status, or a request that would get such a status.
@@ -42,7 +42,7 @@ impl ModelFailure {
             // A malformed response is usually a gateway's page, so the next response can be well-formed.
             Self::Malformed => FailureClass::Transient,
             Self::QuotaSpent => FailureClass::Exhausted,
-            Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => {
+            Self::Unauthorized | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => {
                 FailureClass::Permanent
             }
         }
@@ -57,7 +57,7 @@ impl ModelFailure {
             Self::Disconnected => "disconnected",
             Self::BreakerOpen => "breaker_open",
             Self::QuotaSpent => "quota_spent",
-            Self::Unauthorised => "unauthorised",
+            Self::Unauthorized => "unauthorised",
             Self::NotFound => "not_found",
             Self::BadRequest => "bad_request",
             Self::TooLarge => "too_large",

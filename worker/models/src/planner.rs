@@ -13,7 +13,7 @@ const NONE: &str = "none";
 pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     let mut system = request.system.clone();
     if request.answer_only {
-        system.push_str("\n\nUse no tool any more. Answer in plain words, from the results that you have.");
+        system.push_str("\n\nDo not use any more tools. Answer in plain words, from the results that you have.");
     } else if !request.tools.is_empty() {
         system.push_str(include_str!("planner.txt").trim_end());
         for tool in &request.tools {

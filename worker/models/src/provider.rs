@@ -106,7 +106,7 @@ impl Provider {
         if let Some(key) = &self.settings.key {
             let value = HeaderValue::from_str(&format!("{}{}", written.key.1, key.expose_secret()));
             let mut value =
-                value.map_err(|_| self.error(ModelFailure::Unauthorised, "the API key contains invalid characters"))?;
+                value.map_err(|_| self.error(ModelFailure::Unauthorized, "the API key contains invalid characters"))?;
             value.set_sensitive(true);
             builder = builder.header(written.key.0, value);
         }
@@ -159,7 +159,7 @@ impl Provider {
             402 => ModelFailure::QuotaSpent,
             400 | 403 | 429 if spent => ModelFailure::QuotaSpent,
             429 => ModelFailure::RateLimited,
-            401 | 403 => ModelFailure::Unauthorised,
+            401 | 403 => ModelFailure::Unauthorized,
             404 => ModelFailure::NotFound,
             408 | 409 | 500.. => ModelFailure::Unavailable,
             _ => ModelFailure::BadRequest,

@@ -43,7 +43,7 @@ impl Sandbox {
         spec.check().map_err(RunError::Spec)?;
         self.support().check(level, &spec.network).map_err(RunError::Machine)?;
         if level == Level::Docker {
-            return Err(RunError::Machine("a container is not spoken with".into()));
+            return Err(RunError::Machine("a container cannot exchange messages with the worker".into()));
         }
         let (request, cgroup) = self.request(level, spec, false)?;
         let messages =

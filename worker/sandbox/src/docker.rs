@@ -120,7 +120,7 @@ impl Engine {
         let ended = tokio::select! {
             ended = tokio::time::timeout(wall, whole) => ended.map_err(|_| StopCause::Wall),
             () = cancel.cancelled() => Err(StopCause::Cancelled),
-            stop = until_overfull(spec) => Err(stop),
+            stop = wait_until_over_limit(spec) => Err(stop),
         };
         let ((), (stdout, cut), (stderr, cut_too), status) = match ended {
             Ok(ended) => ended,
@@ -137,7 +137,7 @@ impl Engine {
 }
 
 /// Checks the workspace regularly, because an engine does not limit the size of a mount.
-async fn until_overfull(spec: &Spec) -> StopCause {
+async fn wait_until_over_limit(spec: &Spec) -> StopCause {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
         if let Some(stop) = check_workspace(spec).await {

@@ -15,7 +15,7 @@ pub const fn landlock_abi() -> i32 {
 #[must_use]
 pub fn main() -> ExitCode {
     let Ok(control) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::from(2) };
-    let why = "Landlock, seccomp and namespaces are of Linux alone";
+    let why = "Landlock, seccomp and namespaces exist only on Linux";
     match wire::write(&mut UnixStream::from(control), &Report::Refused(why.into())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,

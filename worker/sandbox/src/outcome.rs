@@ -20,11 +20,11 @@ impl StopCause {
     pub const fn message(self) -> &'static str {
         match self {
             Self::Wall => "it ran longer than its time limit",
-            Self::Cpu => "it used more processor time than it may",
-            Self::Memory => "it used more memory than it may",
-            Self::Processes => "it started more processes than it may",
+            Self::Cpu => "it exceeded its limit of processor time",
+            Self::Memory => "it exceeded its memory limit",
+            Self::Processes => "it exceeded its limit of processes",
             Self::WorkspaceBytes => "the files of the workspace grew beyond its size limit",
-            Self::WorkspaceFiles => "the workspace has more files than it may",
+            Self::WorkspaceFiles => "the workspace exceeded its limit of files",
             Self::WorkspaceUncountable => {
                 "a folder of the workspace cannot be counted: its mode forbids it, or folders were moved meanwhile"
             }

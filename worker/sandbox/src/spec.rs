@@ -122,7 +122,7 @@ impl Spec {
         }
         let texts = self.argv.iter().chain(self.environment.keys()).chain(self.environment.values());
         if texts.clone().any(|text| text.contains('\0')) || self.environment.keys().any(|key| key.contains('=')) {
-            return Err("a NUL byte in an argument, or a variable whose name has an =".into());
+            return Err("an argument contains a NUL byte, or the name of a variable contains =".into());
         }
         if !self.workspace.is_absolute() || self.grants.iter().any(|grant| !grant.path.is_absolute()) {
             return Err("the workspace and every granted path must be absolute".into());
@@ -133,7 +133,7 @@ impl Spec {
             if let Some(grant) = self.grants.iter().find(|grant| near(&grant.path)) {
                 let path = grant.path.display();
                 let area = area.display();
-                return Err(format!("the granted path {path} and {area}, which a command may write to, overlap"));
+                return Err(format!("the granted path {path} overlaps {area}, which a command may write to"));
             }
         }
         Ok(())

@@ -36,7 +36,7 @@ struct Ending {
 pub fn cancel_task(store: Store) -> TypedTool {
     TypedTool::new(
         "cancel_task",
-        "Ends a task that you delegated, with everything that was begun for it. What has happened until then stays.",
+        "Ends a task that you delegated and everything that was started for it. Completed work is not undone.",
         Effect::Idempotent,
         move |context: CallContext, args: CancelTask| {
             let store = store.clone();
@@ -78,7 +78,7 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     let tasks = counted(&cancelled);
     let message = match tasks {
         1 => "The task ends. Its answer will say that it was cancelled.".to_owned(),
-        _ => format!("The task ends, and {} that were delegated from it. Its answer will say so.", tasks - 1),
+        _ => format!("The task ends, and so do {} delegated from it. Its answer will say so.", tasks - 1),
     };
     Ok(Ending { status: "ending", tasks, message, ..ended() })
 }

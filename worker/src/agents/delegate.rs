@@ -77,7 +77,7 @@ const RECHECK_AFTER: Duration = Duration::from_secs(15);
 pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
         tickfleet_engine::delegation::TASK_TOOL,
-        "Gives a task to another agent and answers at once with a job id. The other agent's answer arrives later as a message of its own. With wait: true, the result is the other agent's answer.",
+        "Gives a task to another agent and returns a job id at once. The other agent's answer arrives later as a message of its own. With wait: true, the result is the other agent's answer.",
         Effect::Idempotent,
         move |context: CallContext, args: Delegate| {
             let store = store.clone();
@@ -104,8 +104,8 @@ async fn delegate(
     // fails.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
-        let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
-                       remembered. Look for it before you repeat it.";
+        let message = "The task may already be delegated: an earlier try may have delegated it, but its record has \
+                       expired. Check before you repeat it.";
         return Err(refused(message.into()));
     }
     if let Some(ends_ms) = ends_ms(store, &context, &task, wait).await? {
@@ -191,7 +191,7 @@ async fn ended(
 /// The task's grant never exceeds the caller's own grant.
 fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
     if args.task_description.trim().is_empty() {
-        return Err("The task description is empty: say what is to be done.".into());
+        return Err("The task description is empty: describe the task.".into());
     }
     if args.task_description.len() > limits::TASK_DESCRIPTION_BYTES_MAX {
         return Err(format!("The task description is longer than {} bytes.", limits::TASK_DESCRIPTION_BYTES_MAX));
@@ -221,6 +221,6 @@ fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
         parent,
         // If the turn may use only some tools, the task may use only the same tools.
         grant: TaskGrant { budget, tools: context.tools.narrowed().cloned().or(above.tools), ..above },
-        context: context.for_begun_work(),
+        context: context.for_child_work(),
     })
 }

@@ -43,7 +43,7 @@ struct Sent {
 pub fn send_mcp_message(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
         "send_mcp_message",
-        "Sends a message to another agent of your team. It reads it with its next step or task; it does not answer at \
+        "Sends a message to an agent of your team. The agent reads it at its next step or task and does not answer at \
          once. To give it work, use delegate_task.",
         Effect::Idempotent,
         move |context: CallContext, args: SendMessage| {
@@ -65,7 +65,7 @@ async fn send(
     let bytes = args.message_body.len();
     if args.message_body.trim().is_empty() || bytes > limits::MESSAGE_BYTES_MAX {
         let max = limits::MESSAGE_BYTES_MAX;
-        return refused(format!("A message has 1 to {max} bytes, and not blanks alone; this one has {bytes}."));
+        return refused(format!("A message must have 1 to {max} bytes and not only blanks; this message has {bytes}."));
     }
     let active = active.load();
     let to = AgentId::new(&args.recipient_agent).ok();
@@ -114,8 +114,8 @@ struct OneMessage {
 pub fn read_messages(store: Store) -> TypedTool {
     TypedTool::new(
         "read_messages",
-        "Gives the messages that other agents sent to you and that you have not read, at most 20. They count as read \
-         afterwards.",
+        "Returns your unread messages from other agents, at most 20. The returned messages are marked \
+         as read.",
         Effect::Idempotent,
         move |context: CallContext, _: ReadMessages| {
             let store = store.clone();

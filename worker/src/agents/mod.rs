@@ -48,7 +48,7 @@ pub fn bind(
         let made = match def {
             TaskHandlerDef::Typed(name) => match typed.get(name) {
                 Some((spec, handler)) => RegisteredTool::new(spec.clone(), handler.clone()).map_err(|e| e.to_string()),
-                None => Err(format!("no task handler is called {name:?}; there are {:?}", typed.keys())),
+                None => Err(format!("no task handler is named {name:?}; known handlers: {:?}", typed.keys())),
             },
             TaskHandlerDef::Http(http) => http_handler(http, kinds, timeout_default),
             TaskHandlerDef::Llm(def) => llm_handler(def, llm),

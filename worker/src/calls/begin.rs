@@ -114,7 +114,7 @@ impl Calls {
 
     fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         // The attempt that began the call was lost, or could not write its result. The text fits both cases.
-        let what = "This call was begun before, and no result of it was recorded.";
+        let what = "This call was started before, but no result was recorded.";
         let error = messages::outcome_unknown(&attempt.call.tool, what);
         let begun = attempt.slice.turn.begun.as_ref().filter(|begun| begun.position == attempt.id.position);
         let approval = begun.and_then(|begun| begun.consent.as_ref()).map(|consent| {
@@ -367,7 +367,7 @@ impl Calls {
                 (RECHECK_AFTER, WaitFor::Claim(claim.clone()), Vec::new())
             }
             (WaitReason::Approval { approval }, ..) => {
-                let (at_most, guard) = self.waits_for_people(attempt, approval, view);
+                let (at_most, guard) = self.approval_wait_bounds(attempt, approval, view);
                 (at_most, WaitFor::Timer, guard.into_iter().collect())
             }
             _ => (RECHECK_AFTER, WaitFor::Timer, Vec::new()),

@@ -117,7 +117,7 @@ impl EffectClaims {
             tool_call_id: attempt.call.provider_id.clone(),
             call: attempt.id.to_string(),
             tool: attempt.call.tool.clone(),
-            output: output.or_else(|| not_kept(known.success)),
+            output: output.or_else(|| omitted_output(known.success)),
             duration_ms: if is_own { known.duration_ms } else { 0 },
             attempts: if is_own { known.attempts } else { 0 },
             local: is_own && known.local,
@@ -172,7 +172,7 @@ fn effect_of(
 }
 
 fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
-    let what = "An equal call had been made before, and how it ended is not known any more.";
+    let what = "An equal call was made before, but its outcome is no longer known.";
     CallResult {
         tool_call_id: None,
         call: by.call.to_string(),
@@ -238,7 +238,7 @@ fn kept(result: &CallResult) -> String {
 }
 
 /// Replaces an output that was too large to keep, or was dropped because memory was short.
-fn not_kept(success: bool) -> Option<Box<RawValue>> {
+fn omitted_output(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)
 }

@@ -49,10 +49,10 @@ impl Guard {
     pub const fn condition(self) -> &'static str {
         match self {
             Self::Permission => "the tool is known, and the agent may call it",
-            Self::Arguments => "the arguments are within bounds, and as the tool's input schema wants them",
-            Self::Validation => "the tool itself finds nothing wrong with them",
+            Self::Arguments => "the arguments are within bounds and match the tool's input schema",
+            Self::Validation => "the tool's own validation accepts them",
             Self::Rules => "it meets the rules on its arguments and context",
-            Self::Approval => "people agree, if the tool or a rule wants that",
+            Self::Approval => "people approve, if the tool or a rule requires it",
         }
     }
 }
@@ -135,7 +135,7 @@ impl GuardedCall<'_> {
         match *self {
             Self::Tool { tools, tenant, agent, name, .. } => usable(tools, tenant, agent, name),
             Self::Task { handlers, agent } => handlers.get(agent).cloned().ok_or_else(|| {
-                let message = format!("Agent {:?} has no task handler on this fleet any more.", agent.as_str());
+                let message = format!("Agent {:?} no longer has a task handler in this fleet.", agent.as_str());
                 CallEnding::of(Outcome::Permanent, message)
             }),
         }
@@ -191,13 +191,13 @@ impl GuardedCall<'_> {
         let can_be_asked = matches!(self, Self::Tool { tools, .. } if !tools.approvers().is_empty());
         let bytes = arguments.get().len();
         if can_be_asked && !asked.is_empty() && bytes > limits::APPROVAL_ARGUMENTS_BYTES_MAX {
-            let error = messages::too_long_for_people(&tool.spec.name, bytes);
+            let error = messages::too_long_for_approval(&tool.spec.name, bytes);
             return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));
         }
         if asked.is_empty() || can_be_asked {
             return Ok(asked);
         }
-        let message = "This call needs a person's approval, and this fleet has no way to ask for one.";
+        let message = "This call needs a person's approval, but this fleet cannot request one.";
         Err(CallEnding::of(Outcome::ApprovalRefused, message))
     }
 }

@@ -68,7 +68,7 @@ impl InnerCalls for InnerTurns {
             }
             BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: RECHECK_AFTER }),
             BegunTurn::RecordExpired => Err(ToolError::Permanent(format!(
-                "Whether {tool} was carried out is not known: its result is no longer kept. Check before you repeat it."
+                "{tool} may have run: its result is no longer stored. Check before you repeat it."
             ))),
             BegunTurn::Refused(why) => Err(ToolError::Permanent(format!("{tool} was not called: {why}"))),
             BegunTurn::Later(why) => Err(later(why.to_owned())),
@@ -87,7 +87,7 @@ fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, argum
         reply_to: None,
         dialect: Dialect::Raw,
         task: context.task.as_ref().map(|(task, _)| task.clone()),
-        context: context.for_begun_work(),
+        context: context.for_child_work(),
         want_audits: false,
         strict: false,
         allowed_tools: context.tools.narrowed().cloned(),

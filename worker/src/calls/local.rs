@@ -137,7 +137,9 @@ impl Calls {
                 let output = ToolOutput { json, content_type: "application/json" };
                 attempt::checked(tool, output, !is_cut).await
             }
-            Conclusion::Lost => failed(transient("The process that ran the call was silent for a lease.", false)),
+            Conclusion::Lost => {
+                failed(transient("The process that ran the call sent no heartbeat for a lease.", false))
+            }
             Conclusion::Failed { code, message, kind } => failed(match kind {
                 FailureKind::Permanent => ToolFailure::permanent(message.clone(), Some(json!({ "code": code }))),
                 FailureKind::Transient => transient(message, false),

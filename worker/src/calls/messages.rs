@@ -37,7 +37,7 @@ pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
 }
 
 pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
-    let problem = format!("the argument at '{pointer}' must be given: by it, a call that is made twice is recognised.");
+    let problem = format!("the argument at '{pointer}' is required: it identifies repeated calls.");
     invalid_arguments(tool, &problem)
 }
 
@@ -45,16 +45,16 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
 pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
-        "You may not call {tool:?} with these arguments: the same call {call} is under way, and waits for you."
+        "You may not call {tool:?} with these arguments: the same call {call} is running and waits for you to finish."
     );
     CallError { details, ..error(Outcome::Denied, message) }
 }
 
 /// To approve a call, a person must see all of its arguments.
-pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
+pub(crate) fn too_long_for_approval(tool: &str, bytes: usize) -> CallError {
     let bytes_max = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
     let problem = format!(
-        "a person has to approve this call and is shown all of its arguments, which may have {bytes_max} bytes at most; \
+        "this call needs approval by a person, who is shown all arguments: at most {bytes_max} bytes are allowed, and \
          these have {bytes}. Shorten them, or make several calls. The call was not executed."
     );
     let details = serde_json::json!({ "bytes": bytes, "bytes_max": bytes_max });
@@ -77,7 +77,7 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
         Denial::DeniedByRule => "a rule forbids it".to_owned(),
         Denial::NotGranted => "it is not granted to you".to_owned(),
         Denial::MissingCapability(capability) => format!("it needs the capability {capability:?}"),
-        Denial::NoVersion(selector) => format!("no version of it is {selector:?}"),
+        Denial::NoVersion(selector) => format!("no version of it matches {selector:?}"),
         Denial::Narrowed => "this turn or task was narrowed to other tools".to_owned(),
         Denial::MissingFeature(feature) => format!("the plan lacks the feature {feature:?}"),
     };
@@ -95,7 +95,7 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
 pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     let advice = match unmet.why {
         DenialCause::NotMet => "",
-        DenialCause::Undecided => " What cannot be decided is denied.",
+        DenialCause::Undecided => " A call that a rule cannot evaluate is denied.",
     };
     let said = unmet.message.trim_end_matches('.');
     let message = format!("You may not call {name:?} with these arguments: {said}.{advice}");
@@ -126,7 +126,7 @@ pub(crate) fn retries_exhausted(
     let (why, advice) = match why {
         Some(NoRetryReason::RetryAfterTooLong) => (
             format!(
-                " It asks to wait {asked_s} s before the next try, and a call waits {} s for one at most.",
+                " The requested wait before the next try is {asked_s} s; a call waits at most {} s.",
                 limits::RETRY_AFTER_MS_MAX / 1_000
             ),
             "Try again after that time",
@@ -150,7 +150,7 @@ pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallErr
         tries => format!("This call was tried {tries} times, and then not sent again"),
     };
     let said = format!(
-        "{tool:?} failed {failures} times in a row and is not called for a while. {before}. Try again later or use another \
+        "{tool:?} failed {failures} times in a row, so calls to it are suspended for a while. {before}. Try again later or use another \
          approach."
     );
     CallError { details: Some(serde_json::json!({ "reason": BREAKER_OPEN })), ..error(Outcome::Transient, said) }
@@ -160,16 +160,16 @@ pub(crate) const NOT_DURABLE: &str = "not_durable";
 
 pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
     let who = match durability {
-        Durability::None => "Nobody",
+        Durability::None => "Redis has not",
         Durability::Disk => "The disk of Redis' primary has not",
         Durability::Replica => "No replica of Redis has",
     };
-    format!("{who} confirmed the beginning of this call within {} ms, so it was not executed", within.as_millis())
+    format!("{who} confirmed the start of this call within {} ms, so it was not executed", within.as_millis())
 }
 
 pub(crate) fn cannot_be_durable(durability: Durability) -> String {
     let durable = durability.as_str();
-    format!("Redis cannot confirm the beginning of this call ('durable: {durable}'), so it was not executed")
+    format!("Redis cannot confirm the start of this call ('durable: {durable}'), so it was not executed")
 }
 
 pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
@@ -178,7 +178,7 @@ pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
         Outcome::OutcomeUnknown,
         format!(
             "{what}. It may or may not have taken effect, so it was not repeated. Check whether {tool:?} did its work \
-             (look for its result with a reading tool, or ask a person) before calling it again."
+             (look for its result with a read-only tool, or ask a person) before you call it again."
         ),
     )
 }
@@ -189,9 +189,9 @@ pub(crate) fn internal() -> CallError {
 }
 
 pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
-    let done = if once { " Its effect has happened: do not call it again." } else { "" };
+    let done = if once { " It has taken effect: do not call it again." } else { "" };
     let message = format!(
-        "{tool:?} ran, but what it returned does not fit its output schema and is withheld: {}. The error has been \
+        "{tool:?} ran, but its output does not match its output schema and is withheld: {}. The error has been \
          logged for investigation.{done}",
         problem.trim_end_matches('.')
     );
@@ -240,8 +240,8 @@ mod tests {
         );
         assert_eq!(
             error.message,
-            "The service answered with status 429 (after 1 try). It asks to wait 999999 s before the next try, and a call \
-             waits 60 s for one at most. Try again after that time or use another approach."
+            "The service answered with status 429 (after 1 try). The requested wait before the next try is 999999 s; a call \
+             waits at most 60 s. Try again after that time or use another approach."
         );
         assert_eq!(error.details, Some(serde_json::json!({"retry_after_s": 999_999})));
         let error = retries_exhausted("No answer.", 2, Some(NoRetryReason::DeadlineFirst), None);

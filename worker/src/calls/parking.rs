@@ -19,7 +19,7 @@ use crate::config::WorkerConfig;
 use crate::tools::Awaited;
 
 /// Recorded in the turn's history if a call waits only for time, not for an event.
-const ASKED_FOR_TIME: &str = "its handler asked for time";
+const REQUESTED_TIME: &str = "its handler asked for time";
 
 struct ParkRequest {
     reason: ParkReason,
@@ -206,7 +206,7 @@ impl Pipeline {
             }
             Awaited::Time => {
                 let since_ms = self.store.state().now_ms;
-                (WaitReason::Breaker { since_ms }, WaitFor::Timer, ASKED_FOR_TIME)
+                (WaitReason::Breaker { since_ms }, WaitFor::Timer, REQUESTED_TIME)
             }
         };
         let request =

@@ -44,7 +44,7 @@ impl Calls {
         }
         let before = ReconcileProgress::decode(attempt.number);
         let now = ReconcileProgress { asked: before.asked.saturating_add(1), ..before };
-        let ended = match self.ask_other(attempt, by, tools, arguments).await {
+        let ended = match self.call_lookup_tool(attempt, by, tools, arguments).await {
             ReconcileVerdict::Happened(output) => {
                 self.metrics.reconciled(Some(true));
                 happened(attempt, *unknown, output)
@@ -55,7 +55,7 @@ impl Calls {
             }
             ReconcileVerdict::NotSoFar if self.has_time_for(attempt, grace(by)) => {
                 let why = format!(
-                    "{} finds nothing of it so far; it is asked again when no request can be on its way",
+                    "{} found no trace of it so far; it is called again when no request can be in flight",
                     by.tool
                 );
                 let parked = ReconcileProgress { asked: 0, is_grace_over: true, ..now }.encode();
@@ -81,7 +81,7 @@ impl Calls {
     }
 
     /// The lookup tool only reads, so any failure counts as an unknown verdict.
-    async fn ask_other(
+    async fn call_lookup_tool(
         &self,
         attempt: &CallAttempt<'_>,
         by: &Reconcile,
@@ -149,7 +149,7 @@ fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue
 /// Only for a call that can no longer take effect: the agent may make the call again.
 fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
     let message = format!(
-        "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",
+        "This call was lost in transit and did not take effect: {:?} found no trace of it in two lookups, {} s apart. You may call it again.",
         by.tool,
         by.grace_ms / 1_000
     );

@@ -159,7 +159,7 @@ impl Trial {
         match guard {
             Guard::Permission => format!("{} may call {}", self.agent, tool.spec.name),
             Guard::Arguments => "they fit the input schema".to_owned(),
-            Guard::Validation => "the tool takes them".to_owned(),
+            Guard::Validation => "the tool accepts them".to_owned(),
             Guard::Rules => match self.tools.rules(tool) {
                 0 => "there are none".to_owned(),
                 1 => "the only one is met".to_owned(),
@@ -234,8 +234,8 @@ impl Trial {
             }
             HandlerOutcome::Waits { at_most, .. } => {
                 let most = at_most.as_secs_f64();
-                step("run", true, format!("started work after {seconds:.3} s and waits for its end"));
-                tried.next = Some(format!("A worker would call it again when that has ended, or after {most:.0} s"));
+                step("run", true, format!("started work after {seconds:.3} s and waits for its result"));
+                tried.next = Some(format!("A worker would call it again when this work ends, or after {most:.0} s"));
                 return;
             }
             // A trial is never canceled or stopped.

@@ -217,7 +217,7 @@ impl Pipeline {
             }
             // Invariant 6: the result of a `once` call is committed before the next call begins.
             let is_last = run.is_done();
-            if is_last && run.is_sure() {
+            if is_last && run.needs_no_recheck() {
                 drop(slot);
                 self.commit(&mut run).await;
                 return;
@@ -448,7 +448,7 @@ impl SliceRun {
     }
 
     /// If false, the commit checks again whether the calls that were reported as not run have run.
-    fn is_sure(&self) -> bool {
+    fn needs_no_recheck(&self) -> bool {
         self.results.iter().all(|result| result.effects.unrun.is_none())
     }
 

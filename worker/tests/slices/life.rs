@@ -40,7 +40,7 @@ async fn a_slice_runs_and_its_turn_sends_one_reply() {
 async fn suspects_run_in_groups_and_a_lone_suspect_runs_alone() {
     let shard = Shard::start().await;
     // The worker may take the first turn before the others are dispatched.
-    let group = |group_max| Some(Suspect { group_max, lone_crashes: 0 });
+    let group = |group_max| Some(Suspect { group_max, solo_crashes: 0 });
     for (id, group_max) in [("a", 2), ("b", 2), ("d", 2), ("c", 1)] {
         shard.dispatch_as(id, &[("sleep", r#"{"ms":300}"#)], group(group_max)).await;
     }

@@ -33,7 +33,7 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
 const PROGRESS: Duration = Duration::from_secs(5);
-const APPROVAL_LOOKS: Duration = Duration::from_millis(250);
+const APPROVAL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Member of `_meta` that contains an id. A call runs only once, even if a client sends it again with the same id.
 const TURN_ID: &str = "tickfleet/turn_id";
 /// Member of `_meta` that is rejected: a client that chose the session could avoid facts that block a call.
@@ -62,7 +62,7 @@ impl McpServer {
         };
         let knows_tasks = context.client_capabilities().is_some_and(|can| can.supports_tasks());
         let most = if knows_tasks { TASK_AFTER } else { WAIT_MAX };
-        let look = if local.is_some() { APPROVAL_LOOKS } else { PROGRESS };
+        let look = if local.is_some() { APPROVAL_POLL_INTERVAL } else { PROGRESS };
         let mut notified = began;
         let mut asked: Option<Approval> = None;
         let mut dialog: Option<AbortOnDropHandle<bool>> = None;
@@ -79,7 +79,7 @@ impl McpServer {
             match found {
                 Ok(TurnLookup::Ended(reply)) => return complete(&reply).map(CallToolResponse::Complete),
                 Ok(TurnLookup::InInbox) => return Ok(result_dropped_on_memory_pressure(&name)),
-                Ok(TurnLookup::Unknown) if is_duplicate => return self.not_there(&name).await,
+                Ok(TurnLookup::Unknown) if is_duplicate => return self.duplicate_not_found(&name).await,
                 Ok(TurnLookup::UnderWay | TurnLookup::Unknown) => {}
                 Err(problem) => return Ok(CallToolResponse::Complete(under_way(&name, problem.summary().0))),
             }
@@ -154,7 +154,7 @@ impl McpServer {
         }
     }
 
-    async fn not_there(&self, name: &TurnName) -> Result<CallToolResponse, ErrorData> {
+    async fn duplicate_not_found(&self, name: &TurnName) -> Result<CallToolResponse, ErrorData> {
         let known = self.client.store(&name.tenant).content_of(name).await.map_err(|error| failed(&error.into()))?;
         let turn = &name.turn;
         let message = match known {

@@ -46,8 +46,8 @@ pub use stdio::serve_stdio;
 const PAGE: usize = 200;
 /// Clients request the tool list once, as soon as a fleet starts. The request waits until a worker writes the list.
 const LIST_WAIT: Duration = Duration::from_secs(5);
-const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
-const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
+const LIST_POLL_MIN: Duration = Duration::from_millis(100);
+const LIST_POLL_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Principal {
@@ -113,7 +113,7 @@ impl McpServer {
     ) -> Result<Option<String>, ErrorData> {
         let store = self.client.store(&principal.tenant);
         let began = Instant::now();
-        let mut pause = LIST_LOOKS_MIN;
+        let mut pause = LIST_POLL_MIN;
         loop {
             // Errors are retried too, because Redis may start at the same time as the fleet.
             let list = store.tool_list(&principal.tenant, &principal.agent).await;
@@ -126,7 +126,7 @@ impl McpServer {
                 () = self.draining.cancelled() => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            pause = (pause * 2).min(LIST_LOOKS_MAX);
+            pause = (pause * 2).min(LIST_POLL_MAX);
         }
     }
 

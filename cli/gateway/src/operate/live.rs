@@ -88,7 +88,7 @@ impl FleetPoller {
     fn watch<F, Fut>(
         &self,
         holder: &CallerIdentity,
-        may_still: F,
+        is_still_allowed: F,
     ) -> Result<impl Stream<Item = Event> + Send + 'static + use<F, Fut>, Problem>
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -98,7 +98,7 @@ impl FleetPoller {
         let mut snapshot = self.snapshot.subscribe();
         snapshot.mark_changed();
         self.watcher_arrived.notify_one();
-        let watcher = Watcher { snapshot, may_still, _permit: permit };
+        let watcher = Watcher { snapshot, is_still_allowed, _permit: permit };
         Ok(stream::unfold(watcher, |mut watcher| async {
             let event = watcher.next().await?;
             Some((event, watcher))
@@ -108,7 +108,7 @@ impl FleetPoller {
 
 struct Watcher<F> {
     snapshot: watch::Receiver<Arc<FleetSnapshot>>,
-    may_still: F,
+    is_still_allowed: F,
     _permit: Permit,
 }
 
@@ -122,7 +122,7 @@ where
         loop {
             // The poll may hang on Redis, so the permission is checked on a timeout too.
             let changed = tokio::time::timeout(POLL_INTERVAL, self.snapshot.changed()).await;
-            if matches!(changed, Ok(Err(_))) || !(self.may_still)().await {
+            if matches!(changed, Ok(Err(_))) || !(self.is_still_allowed)().await {
                 return None;
             }
             if changed.is_err() {
@@ -166,7 +166,7 @@ pub(crate) async fn events(State(shared): State<Arc<Shared>>, request: WatchRequ
     may_watch(&operator)?;
     let known = Arc::clone(&shared);
     let parts = Arc::new(parts);
-    let may_still = move || {
+    let is_still_allowed = move || {
         let shared = Arc::clone(&known);
         let parts = Arc::clone(&parts);
         async move {
@@ -175,7 +175,7 @@ pub(crate) async fn events(State(shared): State<Arc<Shared>>, request: WatchRequ
         }
     };
     let holder = operator.holder();
-    Ok(stream(shared.live.watch(&holder, may_still)?, shared.draining.clone()))
+    Ok(stream(shared.live.watch(&holder, is_still_allowed)?, shared.draining.clone()))
 }
 
 fn may_watch(operator: &Operator) -> Result<(), Problem> {

@@ -24,7 +24,7 @@ use super::connections::{ConnectionStream, Connections, RequestConnection};
 use super::peer::Peer;
 
 /// Kubernetes changes a mounted Secret without a file event, so the files are polled.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const POLL_EVERY: Duration = Duration::from_secs(5);
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// The pause after a failed accept, for example if no socket is free.
@@ -58,7 +58,7 @@ impl TlsFiles {
     pub async fn follow(self, stop: CancellationToken) {
         let both = || Ok::<_, TlsError>((read(&self.certificate)?, read(&self.key)?));
         let mut known = both().ok();
-        while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+        while stop.run_until_cancelled(tokio::time::sleep(POLL_EVERY)).await.is_some() {
             let found = both();
             let texts = found.as_ref().ok().cloned();
             if texts == known {
@@ -155,7 +155,7 @@ impl Listener for TlsListener {
     }
 }
 
-fn is_of_the_client(error: &io::Error) -> bool {
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
@@ -165,7 +165,7 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(connection) => connection,
-            Err(error) if is_of_the_client(&error) => continue,
+            Err(error) if is_client_error(&error) => continue,
             Err(error) => {
                 tracing::debug!(%error, "connection not accepted");
                 tokio::time::sleep(REST).await;

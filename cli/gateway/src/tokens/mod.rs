@@ -44,8 +44,8 @@ const READ_EVERY: Duration = Duration::from_secs(300);
 /// The wait after a failed read, if no token requires a read earlier.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 /// Interval of checks of the rules; also the shortest interval between reads of a key file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_FILE_EVERY: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_secs(1);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
 pub struct TokenOptions {
@@ -127,15 +127,15 @@ struct Inner {
 impl Tokens {
     pub fn open(mut options: TokenOptions) -> Result<Self, TokenError> {
         if options.audience.is_empty() || options.audience.iter().any(String::is_empty) {
-            return Err(TokenError::Options("an audience is expected: a token for another service opens nothing here"));
+            return Err(TokenError::Options("set an audience: tokens for other services must not be accepted"));
         }
         if options.algorithms.is_empty()
             || options.algorithms.iter().any(|one| one.family() == jsonwebtoken::AlgorithmFamily::Hmac)
         {
-            return Err(TokenError::Options("algorithms: expected those of public keys, at least one"));
+            return Err(TokenError::Options("algorithms: expected at least one, all for public keys"));
         }
         if options.leeway > TokenOptions::LEEWAY_MAX {
-            return Err(TokenError::Options("the leeway of clocks is 5 minutes at most"));
+            return Err(TokenError::Options("the clock leeway is at most 5 minutes"));
         }
         if let Some(sign_in) = &options.sign_in {
             if options.jwks.is_some() {
@@ -197,7 +197,7 @@ impl Tokens {
             return Err(Problem::unauthorized(format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
         }
         let header =
-            decode_header(token).map_err(|_| Problem::unauthorized("this is no API key, and no signed token"))?;
+            decode_header(token).map_err(|_| Problem::unauthorized("this is neither an API key nor a signed token"))?;
         self.inner.acceptable(&header)?;
         self.inner.claims(token, &header).await
     }
@@ -206,15 +206,18 @@ impl Tokens {
 impl Inner {
     fn acceptable(&self, header: &Header) -> Result<(), Problem> {
         if !self.options.algorithms.contains(&header.alg) {
-            return Err(Problem::unauthorized(format!("a token that is signed by {:?} is not taken here", header.alg)));
+            return Err(Problem::unauthorized(format!(
+                "tokens that are signed with {:?} are not accepted",
+                header.alg
+            )));
         }
         // Critical fields must be understood, and none are supported (RFC 7515, section 4.1.11).
         if header.crit.is_some() {
-            return Err(Problem::unauthorized("a token with critical header fields is not taken here"));
+            return Err(Problem::unauthorized("tokens with critical header fields are not accepted"));
         }
         let kind = header.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
         if !["jwt", "at+jwt"].contains(&kind.trim_start_matches("application/")) {
-            return Err(Problem::unauthorized("this type of token is for something else than requests"));
+            return Err(Problem::unauthorized("this type of token does not authorize requests"));
         }
         Ok(())
     }
@@ -230,7 +233,7 @@ impl Inner {
         if key_read.failed || key_read.number == 0 {
             return Err(Problem::issuer_unavailable());
         }
-        Err(Problem::unauthorized("this token is signed with a key that its issuer is not known to have"))
+        Err(Problem::unauthorized("this token is signed with an unknown key of its issuer"))
     }
 
     /// `None` if the key that the token names is unknown.
@@ -258,7 +261,7 @@ impl Inner {
         }
         // Only the owner of a key may use this token, and the gateway cannot check the owner (RFC 7800).
         if claims.contains_key("cnf") {
-            return Err(Problem::unauthorized("a token that is bound to its sender's key is not taken here"));
+            return Err(Problem::unauthorized("tokens that are bound to the sender's key are not accepted"));
         }
         let id = self.name(claims).map_err(Problem::forbidden)?;
         let mut grant = self.rules.load().grant(id, claims).map_err(Problem::forbidden)?;
@@ -273,11 +276,11 @@ impl Inner {
         let is_verified = |said: &Value| *said == true || *said == "true";
         if self.options.name_claim == "email" && claim(claims, "email_verified").is_some_and(|said| !is_verified(said))
         {
-            return Err("the address of this token's holder is not verified".into());
+            return Err("the email address of this token's user is not verified".into());
         }
         if name.chars().count() > ID_CHARS_MAX || !name.chars().all(|c| c.is_alphanumeric() || c.is_ascii_graphic()) {
             let claim = &self.options.name_claim;
-            return Err(format!("the claim {claim:?}: expected 1 to {ID_CHARS_MAX} letters, digits and signs"));
+            return Err(format!("the claim {claim:?}: expected 1 to {ID_CHARS_MAX} letters, digits and punctuation"));
         }
         Ok(name.to_owned())
     }
@@ -333,13 +336,13 @@ impl Inner {
                 if before || keys.len() != self.keys.load().len() {
                     let used = keys.len();
                     let skipped = keys.skipped;
-                    tracing::info!(issuer = self.options.issuer, keys = used, skipped, "the issuer's keys were read");
+                    tracing::info!(issuer = self.options.issuer, keys = used, skipped, "read the issuer's keys");
                 }
                 self.keys.store(Arc::new(keys));
             }
             Err(problem) => {
                 let known = self.keys.load().len();
-                tracing::warn!(problem, known, "the issuer's keys cannot be read; those that are known stay in force");
+                tracing::warn!(problem, known, "failed to read the issuer's keys; the known keys stay in force");
             }
         }
         self.key_read.send_modify(|key_read| {
@@ -349,7 +352,7 @@ impl Inner {
 
     async fn wait_for_next_read(&self) {
         let (cooldown, every) = match self.source {
-            Source::File(_) => (LOOK_EVERY, LOOK_FILE_EVERY),
+            Source::File(_) => (POLL_EVERY, FILE_CHECK_INTERVAL),
             Source::Issuer { .. } if self.key_read.borrow().failed => (self.options.keys_rest, TRY_AGAIN),
             Source::Issuer { .. } => (self.options.keys_rest, READ_EVERY),
         };
@@ -364,7 +367,7 @@ impl Inner {
         let path = &self.options.rules;
         let mut known = read_rules(path).ok();
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
             let found = read_rules(path);
             let text = found.as_ref().ok().cloned();
             if text == known {
@@ -373,10 +376,10 @@ impl Inner {
             known = text;
             match found.and_then(|text| parse_rules(path, &text)) {
                 Ok(rules) => {
-                    tracing::info!(rules = rules.len(), "the rules for tokens were read again");
+                    tracing::info!(rules = rules.len(), "token rules reloaded");
                     self.rules.store(Arc::new(rules));
                 }
-                Err(error) => tracing::error!(%error, "the rules for tokens stay what they were"),
+                Err(error) => tracing::error!(%error, "token rules not reloaded; the previous rules stay in force"),
             }
         }
     }

@@ -90,7 +90,7 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     if let Some(narrowed) = &approval.narrowed {
         let _ = writeln!(text, "  Changed: {}", readable_json(narrowed.get(), "    "));
     }
-    let _ = writeln!(text, "  Asked {} by {}", clock(approval.requested_ms), why(approval));
+    let _ = writeln!(text, "  Requested {} by {}", clock(approval.requested_ms), why(approval));
     let _ = writeln!(text, "  Needs {}", needs(approval));
     if !approval.may_narrow.is_empty() {
         let _ = writeln!(text, "  The approver may change {}", approval.may_narrow.join(", "));

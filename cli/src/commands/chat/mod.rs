@@ -80,7 +80,7 @@ pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(
             Key::Interrupt | Key::End => break,
         }
     }
-    show.farewell(&session);
+    show.print_continue_hint(&session);
     Ok(())
 }
 

@@ -51,7 +51,7 @@ impl<'a> ConversationPrinter<'a> {
         let _ = std::io::stderr().flush();
     }
 
-    pub(super) fn farewell(&self, session: &Session) {
+    pub(super) fn print_continue_hint(&self, session: &Session) {
         let id = session.id();
         self.output.note(&format!("\nTo continue: tickfleet chat --agent {} --session {id}", self.agent));
     }

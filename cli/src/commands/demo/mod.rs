@@ -37,7 +37,7 @@ use stand_in::StandIn;
 use watched::DemoConsole;
 
 const CAPPED: (&str, u32) = ("dwight", 6);
-const HASTE: [(&str, &str); 2] =
+const FAST_SETTINGS: [(&str, &str); 2] =
     [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
 
 const MCP: &str = include_str!("mcp.yaml");
@@ -150,7 +150,7 @@ async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<S
         ("TICKFLEET_WORKER_WORKSPACES", &workspaces),
         ("TICKFLEET_AUDIT_ADMISSIONS", "true"),
     ];
-    let pairs = pairs.into_iter().chain(HASTE);
+    let pairs = pairs.into_iter().chain(FAST_SETTINGS);
     let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let global = Global {
         config: Some(dir.to_owned()),

@@ -22,7 +22,7 @@ use crate::setup::Setup;
 /// Without a reply for this long, the demo stops waiting for missing replies.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Surplus replies may arrive for this long after all expected replies.
-const ENCORE: Duration = Duration::from_millis(300);
+const SURPLUS_REPLY_WAIT: Duration = Duration::from_millis(300);
 /// The output of this tool contains the ID of the delegated task. The demo also waits for the reply to that task.
 const DELEGATE: &str = "delegate_task";
 
@@ -104,7 +104,7 @@ async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Resu
     let mut open: BTreeSet<String> = day.iter().map(Planned::turn_id).collect();
     let mut collected = Collected::default();
     loop {
-        let silence = if open.is_empty() { ENCORE } else { SILENCE_MAX };
+        let silence = if open.is_empty() { SURPLUS_REPLY_WAIT } else { SILENCE_MAX };
         let Some(reply) = replies.next(silence).await? else { break };
         let came = Instant::now();
         let key = reply.id().map(ToString::to_string).unwrap_or_default();
@@ -127,7 +127,7 @@ async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Resu
     if let Some(missing) = open.first() {
         let count = open.len();
         let seconds = SILENCE_MAX.as_secs();
-        let missing = anyhow!("{count} replies did not come within {seconds} s, that of {missing} among them");
+        let missing = anyhow!("{count} replies did not arrive within {seconds} s, including the reply of {missing}");
         return Err(Failure::failed(missing));
     }
     Ok(collected)
@@ -143,7 +143,7 @@ fn delegated(reply: &Reply) -> Vec<String> {
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
     let turn = match client.store(&planned.turn.tenant).turn_view(&name(planned)?).await? {
         TurnView::Finished(finished) => finished,
-        TurnView::Live(_) => return Err(still_open(planned)),
+        TurnView::Live(_) => return Err(open_record_failure(planned)),
         // A rejected turn was never admitted and has no record.
         TurnView::Unknown => return Ok((Vec::new(), 0)),
     };
@@ -155,6 +155,6 @@ async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>
     Ok((slices, waited_ms))
 }
 
-fn still_open(planned: &Planned) -> Failure {
+fn open_record_failure(planned: &Planned) -> Failure {
     Failure::failed(anyhow!("turn {} has its reply, but its record is still open", planned.turn_id()))
 }

@@ -117,7 +117,7 @@ fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let [(_, reply)] = &turn.replies[..] else { return Some(format!("{id} got {} replies", turn.replies.len())) };
     let expected = (0..planned.turn.calls.len()).map(|position| format!("{id}/{position}"));
     let paired = reply.results.iter().map(|result| result.call.clone()).eq(expected);
-    (!paired).then(|| format!("the results of {id} are not one for each of its {} calls", planned.turn.calls.len()))
+    (!paired).then(|| format!("{id} does not have one result for each of its {} calls", planned.turn.calls.len()))
 }
 
 /// Guarantee 3: a reported effect happened exactly once, and an effect that is reported as not run did not happen.
@@ -207,7 +207,7 @@ mod tests {
         let (planned, mut turn) = posted("ok", 1);
         assert_eq!(answered_once(&planned, &turn), None);
         turn.replies[0].1.results.clear();
-        assert!(answered_once(&planned, &turn).unwrap().contains("one for each"));
+        assert!(answered_once(&planned, &turn).unwrap().contains("one result for each"));
         for times in [0, 2] {
             let (planned, turn) = posted("ok", times);
             assert!(answered_once(&planned, &turn).unwrap().contains("replies"));

@@ -33,7 +33,7 @@ struct Services {
     /// Maps the text, query or title of a request to the index of the turn.
     turns: HashMap<String, usize>,
     /// Responses to the requests of each turn, in order.
-    moods: Mutex<Vec<VecDeque<ServiceResponse>>>,
+    scripted_responses: Mutex<Vec<VecDeque<ServiceResponse>>>,
     ledger: Mutex<Ledger>,
 }
 
@@ -105,7 +105,9 @@ impl StandIn {
         let asks = day.iter().enumerate().flat_map(|(turn, p)| p.asks.iter().flatten().map(move |ask| (ask, turn)));
         let services = Arc::new(Services {
             turns: asks.map(|(ask, turn)| (ask.clone(), turn)).collect(),
-            moods: Mutex::new(day.iter().map(|planned| planned.stand_in.iter().copied().collect()).collect()),
+            scripted_responses: Mutex::new(
+                day.iter().map(|planned| planned.stand_in.iter().copied().collect()).collect(),
+            ),
             ledger: Mutex::default(),
         });
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
@@ -134,7 +136,7 @@ impl Drop for StandIn {
 impl Services {
     fn next_answer(&self, text: &str) -> ServiceResponse {
         let turn = self.turns.get(text);
-        turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
+        turn.and_then(|turn| self.scripted_responses.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
     }
 }
 

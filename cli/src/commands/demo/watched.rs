@@ -39,7 +39,7 @@ impl DemoConsole {
     pub(super) async fn close(self, stay: bool, output: &Output) -> Result<(), Failure> {
         let Some(console) = self.console else { return Ok(()) };
         if stay {
-            output.note(&format!("\nThe fleet has ended, its console stays: {}\nCtrl-C ends it.", console.link()));
+            output.note(&format!("\nThe fleet has ended; its console stays open: {}\nCtrl-C ends it.", console.link()));
             Shutdown::on_signals().map_err(Failure::failed)?.draining.cancelled().await;
         }
         console.ended().await;

@@ -181,7 +181,7 @@ async fn serve(
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
     let draining = shutdown.draining.clone();
-    let fleet = fleet::start(setup, Roles::BOTH, ProbeAddress::OnOrFree(address), shutdown).await?;
+    let fleet = fleet::start(setup, Roles::BOTH, ProbeAddress::Preferred(address), shutdown).await?;
     let console = match console {
         Some((port, any)) => Some(match Console::start(setup, port, &draining).await {
             Err(_) if any => Console::start(setup, 0, &draining).await?,

@@ -29,7 +29,7 @@ pub(crate) struct Acl {
 fn role(word: &str) -> Result<Role, String> {
     let found = Role::WORDS.iter().find(|(known, _)| *known == word).map(|(_, role)| *role);
     let words = Role::WORDS.map(|(word, _)| word).join(", ");
-    found.ok_or_else(|| format!("there is no such role; it is one of {words}"))
+    found.ok_or_else(|| format!("unknown role; expected one of {words}"))
 }
 
 #[derive(Serialize)]

@@ -159,7 +159,7 @@ async fn server_findings(
     let loaded = pool.load_function().await;
     findings.extend(or_refused(
         "function",
-        loaded.map(|()| vec![CheckResult::ok("function", "the function that commits loads".to_owned())]),
+        loaded.map(|()| vec![CheckResult::ok("function", "the commit function can be loaded".to_owned())]),
     )?);
     Ok(findings)
 }
@@ -289,7 +289,7 @@ async fn shard_findings(
     findings.extend(agrees);
     findings.extend(or_refused(
         "writes",
-        store.probe().await.map(|()| vec![CheckResult::ok("writes", "the store takes them")]),
+        store.probe().await.map(|()| vec![CheckResult::ok("writes", "the store accepts writes")]),
     )?);
     findings.extend(or_refused("tenants", tenants(store).await)?);
     findings.extend(or_refused("tool lists", tool_lists(store).await)?);

@@ -98,7 +98,7 @@ fn memory(b: &ShardBacklog) -> Option<CheckResult> {
         b.memory.max >> 20
     );
     let advice = "raise maxmemory, read the inboxes, or shorten retention.*; accepted work is not lost";
-    (b.pressure || b.memory.is_tight()).then(|| CheckResult::fail("pressure", says, advice))
+    (b.pressure || b.memory.is_nearly_full()).then(|| CheckResult::fail("pressure", says, advice))
 }
 
 pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<CheckResult> {

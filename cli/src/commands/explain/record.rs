@@ -191,7 +191,7 @@ pub(super) fn live(
     let state = state(live);
     let results = live.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
     let task = live.first_call().filter(|_| turn.is_task());
-    let (delegator, description) = task.map(said_of_task).unwrap_or_default();
+    let (delegator, description) = task.map(delegation_of).unwrap_or_default();
     let ending = if let TurnState::Ending { reason, .. } = &turn.state { Some(reason.clone()) } else { None };
     Explanation {
         is_task: turn.is_task(),
@@ -326,7 +326,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Explanat
     }
 }
 
-fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
+fn delegation_of(call: &str) -> (Option<String>, Option<String>) {
     let arguments = serde_json::from_str::<Call>(call).map(|call| call.arguments).unwrap_or_default();
     let said: Value = serde_json::from_str(&with_numbers_as_text(&arguments)).unwrap_or_default();
     let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);

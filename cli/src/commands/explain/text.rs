@@ -457,7 +457,7 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
         },
         WaitRule::BreakerOpen => {
             let why = wait.breaker.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            format!("the tool takes no calls{why}")
+            format!("the tool is unavailable{why}")
         }
         WaitRule::Backoff => format!("a try failed; try {} follows after a wait", wait.next_try.unwrap_or(2)),
     };
@@ -497,7 +497,7 @@ const fn because(reason: &EndReason) -> &'static str {
         EndReason::DailyCapReached { .. } => "the day's calls are used up (on_day_cap: reject)",
         EndReason::TaskBudgetReached => "the budget of its task is used up",
         EndReason::LimitReached { .. } => "a limit was reached (on_reach: reject)",
-        EndReason::OverLimit { .. } => "it asked for more than a limit allows in total",
+        EndReason::OverLimit { .. } => "it alone exceeds a limit",
         EndReason::NoAmount { .. } => "a limit counts an amount that the call does not have",
         EndReason::Quarantined { .. } => "the slice crashed too many workers and was quarantined",
         EndReason::AgentRemoved => "the agent is no longer configured",
@@ -599,7 +599,7 @@ mod tests {
         let said =
             waiting(&TurnWait { rule: WaitRule::BreakerOpen, breaker: why, turns_ahead: None, ..wait.clone() }, 1_000);
         assert!(
-            said.starts_with("It waits: the tool takes no calls: lookup failed 5 times in a row. The next call"),
+            said.starts_with("It waits: the tool is unavailable: lookup failed 5 times in a row. The next call"),
             "{said}"
         );
         let said = waiting(&TurnWait { rule: WaitRule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);

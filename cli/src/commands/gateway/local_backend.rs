@@ -82,7 +82,7 @@ impl LocalBackend {
                 return Ok(previous);
             }
             let read = Setup::of(sources, &previous.extensions, None)?;
-            Ok(Arc::new(read.on_store_of(&previous).sharing(&previous.mcp, &previous.knowledge)))
+            Ok(Arc::new(read.with_store_of(&previous).sharing(&previous.mcp, &previous.knowledge)))
         });
         let read = read.await.unwrap_or_else(|error| Err(Failure::failed(error)));
         let setup = read.map_err(|failure| VerbError::Unavailable(failure.message().unwrap_or_default()))?;

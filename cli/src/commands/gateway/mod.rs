@@ -149,7 +149,7 @@ impl GatewayArgs {
 }
 
 /// Subcommands need neither a configuration nor Redis.
-pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
+pub(crate) const fn needs_no_fleet(args: &GatewayArgs) -> bool {
     args.command.is_some()
 }
 

@@ -176,7 +176,7 @@ impl SchemaInliner<'_> {
             made.insert(key.clone(), value);
         }
         if self.document.old {
-            modernise(members, &mut made);
+            modernize(members, &mut made);
         }
         Ok(Value::Object(made))
     }
@@ -193,7 +193,7 @@ impl SchemaInliner<'_> {
     }
 }
 
-fn modernise(members: &Map<String, Value>, made: &mut Map<String, Value>) {
+fn modernize(members: &Map<String, Value>, made: &mut Map<String, Value>) {
     let is = |key: &str| members.get(key) == Some(&Value::Bool(true));
     for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
         if is(exclusive)

@@ -357,7 +357,7 @@ fn dead_messages(frame: &Frame) -> Option<Finding> {
 
 fn is_memory_short(polled: &PollResult) -> bool {
     let memory = MemoryUsage { used: polled.server.used_memory, max: polled.server.maxmemory };
-    memory.is_tight() || polled.shards.iter().any(|shard| shard.pressure)
+    memory.is_nearly_full() || polled.shards.iter().any(|shard| shard.pressure)
 }
 
 fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding> {

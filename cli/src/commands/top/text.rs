@@ -31,7 +31,7 @@ fn heading(frame: &Frame) -> String {
     let mut lines =
         vec![format!("tickfleet top · {} · {policy}{paused} · {}", frame.heading.redis, clock(frame.heading.now_ms))];
     if frame.findings.is_empty() {
-        lines.push("Nothing needs a person.".to_owned());
+        lines.push("Nothing needs attention.".to_owned());
     }
     lines.extend(frame.findings.iter().map(finding));
     let rates = [("turns in", frame.rates.turns), ("slices", frame.rates.slices), ("calls", frame.rates.calls)];
@@ -270,7 +270,7 @@ mod tests {
         frame.findings.clear();
         frame.agents = vec![frame.agents[0].clone(); 30];
         let text = text(&frame);
-        assert!(text.contains("Nothing needs a person."), "{text}");
+        assert!(text.contains("Nothing needs attention."), "{text}");
         assert!(text.contains("Capped agents: 30 · 10 more\n"), "{text}");
     }
 

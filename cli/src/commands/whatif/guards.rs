@@ -44,16 +44,16 @@ impl Guards {
         &self.active.policy
     }
 
-    pub(super) fn name_undecided(&self, evaluation: &mut Evaluation) {
+    pub(super) fn report_undecided(&self, evaluation: &mut Evaluation) {
         let policy = self.policy();
         for limit in policy.limits.iter() {
             match limit.bound {
                 LimitBound::Tokens(_) | LimitBound::Money(_) => {
-                    evaluation.summary.name_undecided(&whatif::limit(&limit.name), whatif::OF_MODELS);
+                    evaluation.summary.report_undecided(&whatif::limit(&limit.name), whatif::OF_MODELS);
                 }
                 // A single tenant gets all slots.
                 LimitBound::Share(_) if policy.tenants.len() > 1 => {
-                    evaluation.summary.name_undecided(&whatif::limit(&limit.name), whatif::SHARE);
+                    evaluation.summary.report_undecided(&whatif::limit(&limit.name), whatif::SHARE);
                 }
                 _ => {}
             }
@@ -72,7 +72,7 @@ impl Guards {
             limit.bound.is_of_models() && limit.matches.fits_agent(&agent, policy) && limit.matches.fits_tenant(owner)
         };
         for limit in self.active.policy.limits.iter().filter(counts) {
-            evaluation.summary.cannot_say_of(&whatif::limit(&limit.name), whatif::OF_MODELS, 1);
+            evaluation.summary.count_undecidable_limit(&whatif::limit(&limit.name), whatif::OF_MODELS, 1);
         }
     }
 

@@ -257,12 +257,12 @@ async fn decide(
 ) -> Result<Evaluation, Failure> {
     let guards = Guards::new(setup)?;
     evaluation.summary.count_undecidable("lines that are not from an export", log.unread);
-    guards.name_undecided(&mut evaluation);
+    guards.report_undecided(&mut evaluation);
     let began = log.began();
     let operated = log.operated;
     let one_tenant = log.one_tenant;
     let (turns, by_facts) = evaluate_guards(&guards, log.calls, &mut evaluation).await;
-    let evaluation = by_their_facts(by_facts, &began, evaluation);
+    let evaluation = evaluate_by_facts(by_facts, &began, evaluation);
     let fleet = Fleet {
         policy: guards.policy(),
         shards: setup.settings().redis.shards,
@@ -284,7 +284,7 @@ async fn decide(
     evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
-fn by_their_facts(turns: Vec<FactTurn>, began: &LogStart, evaluation: Evaluation) -> Evaluation {
+fn evaluate_by_facts(turns: Vec<FactTurn>, began: &LogStart, evaluation: Evaluation) -> Evaluation {
     let evaluation = RefCell::new(evaluation);
     let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));
     turns.into_iter().for_each(|turn| replay.turn(turn));

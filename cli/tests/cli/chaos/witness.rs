@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::verdict::AdmittedCall;
 
 /// Every file exists for at least some seconds, so the witness detects every file.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// By path of the link: each length of the file, and the time when the file grew.
 type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
@@ -43,7 +43,7 @@ impl Witness {
                 measure(&into, &mut grown.lock().unwrap(), (last, now));
                 last = now;
                 // New files cause no event, so the folders are polled.
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_EVERY).await;
             }
         });
         Self { kept, growth, began, watching }

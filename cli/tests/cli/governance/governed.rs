@@ -157,9 +157,9 @@ async fn the_reply_explain_and_the_audit_log_report_a_cache_hit() {
     };
     let reported = |reply: &Value| reply["messages"][0]["content"].as_str().unwrap().to_owned();
     let plain = reported(&submit("first"));
-    assert!(!plain.contains("asked for again"), "{plain}");
+    assert!(!plain.contains("not called again"), "{plain}");
     let kept = reported(&submit("second"));
-    assert!(kept.contains("\"number\":1") && kept.contains("it was not asked for again"), "{kept}");
+    assert!(kept.contains("\"number\":1") && kept.contains("the tool was not called again"), "{kept}");
     let said = governed.run(&["explain", "demo:second"]).exits(0);
     said.says("Call /0 got the cached answer of first/0").says("its tool was not called");
     let story = governed.run(&["explain", "demo:second", "--json"]).exits(0).json();
@@ -183,8 +183,8 @@ async fn the_loop_breaker_warns_and_then_rejects_repeated_calls() {
     let calls = all("kelly", vec![same.clone(); 7]);
     let notes: Vec<Option<&str>> = calls.iter().map(|call| call["note"].as_str()).collect();
     assert!(notes[..2].iter().all(Option::is_none) && notes[2..5].iter().all(Option::is_some), "{calls:#?}");
-    assert!(notes[2].unwrap().contains("You have made this same call 3 times in a row"), "{notes:?}");
-    assert!(notes[4].unwrap().contains("It is refused until"), "{notes:?}");
+    assert!(notes[2].unwrap().contains("You have made the same call 3 times in a row"), "{notes:?}");
+    assert!(notes[4].unwrap().contains("It is denied until"), "{notes:?}");
     for refused in &calls[5..] {
         assert_eq!((&refused["outcome"], &refused["error"]["details"]["reason"]), (&json!("denied"), &json!("loop")));
     }

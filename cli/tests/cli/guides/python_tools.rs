@@ -80,7 +80,7 @@ fn an_image_of_a_python_tool_reaches_the_model_and_the_audit_log_describes_it() 
     assert_eq!(reply["results"][0]["content_type"], "application/vnd.tickfleet.content+json");
     assert_eq!(reply["results"][0]["output"][1]["mimeType"], "image/png");
     let reply = reply_with(100_000);
-    let note = "[an image (image/png), about 100008 bytes, larger than a result may be, not shown]";
+    let note = "[an image (image/png), about 100008 bytes, too large for a result, not shown]";
     let expected = json!([{"type": "text", "text": "Sales in May"}, {"type": "text", "text": note}]);
     assert_eq!(reply["messages"][0]["content"][0]["content"], expected, "{reply}");
     let search = || fleet.run(&["audit", "search", "--tool", "sales_chart", "--json"]);

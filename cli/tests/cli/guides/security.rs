@@ -152,7 +152,7 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
     let doctor = tickfleet(&["doctor", "--redis-url", &other_name]);
     doctor.exits(3).prints_error("UnknownIssuer").prints_error("TICKFLEET_REDIS_TLS_CA");
     let mut doctor = fleet.command(&["doctor", "--redis-url", &other_name]);
-    let wrong_name = "put a name into the URL that the certificate of the Redis server has";
+    let wrong_name = "use a host name in the URL that the certificate of the Redis server contains";
     CommandOutput::of(doctor.env("TICKFLEET_REDIS_TLS_CA", &ca), "")
         .exits(3)
         .prints_error("not valid for name")

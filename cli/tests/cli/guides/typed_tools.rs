@@ -242,13 +242,13 @@ fn a_result_that_violates_its_output_schema_is_withheld() {
         assert_eq!((&result["output"], &result["attempts"]), (&Value::Null, &json!(1)), "{result}");
     }
     assert!(reported(0).contains("It lacks the member 'echoed'"), "{}", reported(0));
-    assert!(reported(0).contains("Its effect has happened: do not call it again."), "{}", reported(0));
+    assert!(reported(0).contains("It has taken effect: do not call it again."), "{}", reported(0));
     assert!(reported(1).contains("Its member 'zone' must be of type string"), "{}", reported(1));
     assert!(reported(2).contains("Its member 'area' must be of type number"), "{}", reported(2));
     assert_eq!(fleet.stop(), Some(0));
 
     let tried = ["tools", "try", "zone", "--agent", "kelly", "--config", "conf"];
-    run(&tried).exits(1).says("output               ended   \"zone\" ran, but what it returned does not fit");
+    run(&tried).exits(1).says("output               ended   \"zone\" ran, but its output does not match");
     let tried = ["tools", "try", "areas__area", "--yes", "--agent", "kelly", "--config", "conf", "--json"];
     let tried = run(&tried).exits(1).json();
     let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();

@@ -125,7 +125,7 @@ class Hub:
                 pause = 0.05
                 continue
             except Exception as error:  # Any error, because no other task would continue reading.
-                log.warning("replies cannot be read, trying again in %.2g s: %s", pause, error)
+                log.warning("failed to read replies; retrying in %.2g s: %s", pause, error)
                 self._read_soon()
             await asyncio.sleep(pause)
             pause = min(pause * 2, _PAUSE_MAX)

@@ -213,7 +213,7 @@ def absent(place: str, kind: Literal["turn", "task"]) -> Reply:
     """Returns the rejection of a turn or task (``<tenant>:<id>``) whose tenant is not configured. Such a tenant has no
     inbox, so the fleet writes no reply."""
     tenant, _, id = place.partition(":")
-    error = CallError(UNKNOWN_TENANT, f"tenant {tenant!r} is not configured: is it misspelt? Nothing was carried out")
+    error = CallError(UNKNOWN_TENANT, f"tenant {tenant!r} is not configured: is it misspelled? Nothing was carried out")
     return Reply(id, kind, tenant, "", "rejected", "raw", [], [], error)
 
 

@@ -117,7 +117,7 @@ class _ToolHost:
         except OSError:
             return  # The client has disconnected.
         if len(self._running) >= self._max:
-            _refuse(connection, f"it runs {self._max} interpreters already, as many as --processes-max allows")
+            _refuse(connection, f"it already runs {self._max} interpreters, the maximum that --processes-max allows")
             return
         mark = secrets.token_hex(16)
         try:

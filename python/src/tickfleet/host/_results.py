@@ -29,16 +29,16 @@ class Withheld(Exception):
         """Returns the exception for a result that does not fit into a frame."""
         # The wording is the same as for HTTP tools.
         less = ". Ask for less at a time" if tool.effect == "read" else ""
-        why = f"takes more than {_frames.BOUND} to be passed on and is not shown{less}"
+        why = f"needs more than {_frames.BOUND} when it is encoded and is not shown{less}"
         size = f"{len(output.encode())} bytes of JSON, which makes {error}"
-        return cls(why, f"what {tool.name} returned cannot be encoded: it has {size}")
+        return cls(why, f"the result of {tool.name} cannot be encoded: it has {size}")
 
     def answer(self, tool: Tool) -> dict[str, Any]:
         """Returns the result that ends the call. A failure would make the model repeat the call, which is harmless
         only for reads. Therefore only reads get a failure."""
         if tool.effect == "read":
             return {"error": {"kind": "permanent", "message": f"The tool ran, but its result {self.why}."}}
-        note = f"The tool did what was asked. Its result {self.why}. Do not call this tool again to repeat it."
+        note = f"The call succeeded. Its result {self.why}. Do not call this tool again to repeat it."
         return {"output": json.dumps({"executed": True, "note": note})}
 
 
@@ -56,5 +56,5 @@ def dump(tool: Tool, result: Any) -> dict[str, Any]:
         return output if content_blocks(result) is None else output | {"content_blocks": True}
     except BaseException as error:  # noqa: BLE001 - a user's serializer may do anything; the function has returned.
         why = "cannot be written as JSON and is not shown. The error has been logged for investigation"
-        log = f"what {tool.name} returned cannot be written as JSON: {_failures.stack(error)}"
+        log = f"the result of {tool.name} cannot be written as JSON: {_failures.stack(error)}"
         raise Withheld(why, log) from error

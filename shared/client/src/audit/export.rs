@@ -186,7 +186,7 @@ impl<'a, W: io::Write> Export<'a, W> {
                 let is_there =
                     self.resume.seals.get(&(shard, body.tenant.clone())).is_some_and(|at| *at >= body.number);
                 let of_tenant = self.range.tenant.as_ref().is_none_or(|tenant| tenant.as_str() == body.tenant);
-                if of_tenant && !is_there && body.is_of_time(self.range.from_ms, self.range.until_ms) {
+                if of_tenant && !is_there && body.is_in_time_range(self.range.from_ms, self.range.until_ms) {
                     found.ids.extend(ids);
                     found.seals.push((seal, body));
                 }

@@ -167,7 +167,7 @@ fn sent(
         let TaskMessage::Delegate(task) = parse_task_message(bytes).map_err(refusal)? else {
             return Err("expected the message of a task, with op delegate".into());
         };
-        at_home(store, &task.tenant, whole, within)?;
+        check_home_shard(store, &task.tenant, whole, within)?;
         let id = task.id.clone().or_else(|| task_id(becomes)).ok_or("expected a task_id")?;
         let task = Task { id: Some(id.clone()), ..*task };
         let message = Submission {
@@ -180,7 +180,7 @@ fn sent(
         return Ok(ReplayMessage { to: Inbound::Tasks, name: TurnName::task(&task.tenant, &id), message });
     }
     let turn = parse_turn(bytes).map_err(refusal)?;
-    at_home(store, &turn.tenant, whole, within)?;
+    check_home_shard(store, &turn.tenant, whole, within)?;
     let id = turn.id.clone().or_else(|| turn_id(becomes)).ok_or("expected a turn_id")?;
     let name = TurnName { tenant: turn.tenant.clone(), turn: id.clone() };
     let turn = Turn { id: Some(id.clone()), ..turn };
@@ -190,7 +190,7 @@ fn sent(
     Ok(ReplayMessage { to: Inbound::Turns, name, message })
 }
 
-fn at_home(
+fn check_home_shard(
     store: &Store,
     tenant: &TenantId,
     whole: &DeadEntryDetails,

@@ -68,7 +68,7 @@ pub struct CancelledTurn {
 /// [`StoreError`]; the turns and tasks already canceled still end. The call can be repeated.
 pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
     // Read the tree first: after the cancel, schedulers end the turns and tasks below, so a later read can miss some.
-    let branch = look_below(store, name, &mut BTreeSet::new()).await?;
+    let branch = find_descendants(store, name, &mut BTreeSet::new()).await?;
     end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
 }
 
@@ -78,7 +78,7 @@ struct Branch {
     children: Vec<Branch>,
 }
 
-async fn look_below(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>) -> Result<Branch, StoreError> {
+async fn find_descendants(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>) -> Result<Branch, StoreError> {
     seen.insert(name.turn.clone());
     let mut branch = Branch { name: name.clone(), awaits: None, children: Vec::new() };
     let awaits = store.task_steps(name, NO_STEPS).await?.live.and_then(|turn| turn.state.awaits().cloned());
@@ -92,7 +92,7 @@ async fn look_below(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>)
     for child in store.children(name, TASKS_MAX).await? {
         let child = TurnName::task(&name.tenant, &child);
         if seen.len() < TASKS_MAX && !seen.contains(&child.turn) && is_live(store, &child).await? {
-            branch.children.push(Box::pin(look_below(store, &child, seen)).await?);
+            branch.children.push(Box::pin(find_descendants(store, &child, seen)).await?);
         }
     }
     Ok(branch)

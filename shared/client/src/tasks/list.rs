@@ -287,13 +287,13 @@ pub(super) fn summary(tenant: &TenantId, id: TaskId, view: &TurnView) -> TaskSum
         waits_for: None,
     };
     match view {
-        TurnView::Live(live) => of_live(blank, live),
+        TurnView::Live(live) => summary_of_live(blank, live),
         TurnView::Finished(finished) => of_finished(blank, finished),
         TurnView::Unknown => blank,
     }
 }
 
-fn of_live(blank: TaskSummary, live: &LiveTurn) -> TaskSummary {
+fn summary_of_live(blank: TaskSummary, live: &LiveTurn) -> TaskSummary {
     let turn = &live.turn;
     let grant = turn.head.task.as_ref().map(|(_, grant)| grant);
     TaskSummary {

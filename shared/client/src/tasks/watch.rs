@@ -15,7 +15,7 @@ use super::history::{HistoryStep, PlannedCall};
 use super::turn_of;
 use crate::replies::Reply;
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 /// After this time, an unknown task may have been rejected, so search the dead letters.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
 const LETTERS: usize = 100;
@@ -177,7 +177,7 @@ impl TaskWatcher {
             }
             // If the caller drops the future during this sleep, no event is lost.
             if self.looked {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_EVERY).await;
             }
             self.poll().await?;
             self.looked = self.ready.is_empty();

@@ -18,7 +18,7 @@ const SHORT_NAMES: [(&str, &str); 3] = [
 ];
 
 /// Variables that are not settings. Other code reads this variable: the path of the binary for a private Redis.
-const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
+const NOT_SETTINGS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
 /// `worker.slots` becomes `TICKFLEET_WORKER_SLOTS`.
 fn variable(path: &str) -> String {
@@ -75,7 +75,7 @@ fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environmen
     let known: Vec<String> = settings.iter().map(|path| variable(path)).collect();
     let sections: Vec<String> = built_in.entries().iter().map(|s| format!("{}_", variable(&s.key))).collect();
     for name in environment.keys().filter(|name| name.starts_with(PREFIX)) {
-        if known.contains(name) || NOT_KNOBS.contains(&name.as_str()) || is_service_link(name) {
+        if known.contains(name) || NOT_SETTINGS.contains(&name.as_str()) || is_service_link(name) {
             continue;
         }
         let meant = suggest::closest(name, known.iter().map(String::as_str));

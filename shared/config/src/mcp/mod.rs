@@ -172,7 +172,7 @@ impl ImportChoice<'_> {
     fn effect_keys(&self, def: &McpServerDef) -> BTreeMap<String, EffectKey> {
         let members = self.effect_keys.as_ref().map(Cursor::members).unwrap_or_default();
         if let Some(window) = self.effect_window.as_ref().filter(|_| members.is_empty()) {
-            window.refuse("effect_keys beside it: a window is how long they hold");
+            window.refuse("effect_keys beside it: a window is the time for which the keys hold");
         }
         let read = |(name, place, key): (&str, _, Cursor<'_>)| {
             let Some(tool) = def.tools.iter().find(|tool| tool.name == name) else {

@@ -328,8 +328,8 @@ fn an_invalid_approval_or_approver_is_rejected() {
          that an approver of permissions.yaml has: finance; did you mean `finance`?",
     );
     rule("approval: {quorum: 1}", ann).assert_refused(
-        "permissions.yaml:2:62: permissions.echo.rules[0].approval: found a mapping; expected `otherwise: ask` beside it: what \
-         does not meet the rule is denied",
+        "permissions.yaml:2:62: permissions.echo.rules[0].approval: found a mapping; expected `otherwise: ask` beside it: without it, the \
+         rule denies calls that do not meet it",
     );
     for (text, people, expected) in [
         ("otherwise: aks", ann, "did you mean `ask`?"),

@@ -41,7 +41,7 @@ fn invalid_sandbox_paths_and_levels_are_rejected() {
         "tools.yaml:7:14: tools.call.shell.level: found \"loose\"; expected one of basic, strict, docker",
     );
     tool("level: docker\n      command: [ls]").assert_refused(
-        "tools.yaml:7:7: tools.call.shell: found a mapping; expected an `image` beside the level docker: what the \
-         command runs in",
+        "tools.yaml:7:7: tools.call.shell: found a mapping; expected an `image` beside the level docker: the \
+         command runs in it",
     );
 }

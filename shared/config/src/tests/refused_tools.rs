@@ -181,7 +181,7 @@ fn a_built_in_tool_cannot_be_declared_as_http() {
     let text = "tools:\n  echo:\n    description: Calls.\n    input_schema: {type: object}\n    http: {method: GET, \
                 base_url: https://a.example, path: /}\n";
     tools(text).assert_refused(
-        "tools.yaml:2:3: tools.echo: found the name of a built-in tool; expected another name for a tool that is declared whole",
+        "tools.yaml:2:3: tools.echo: found the name of a built-in tool; expected another name for a fully declared tool",
     );
 }
 
@@ -221,7 +221,7 @@ fn an_oauth2_grant_requires_its_fields_and_secret_references() {
     ));
     http("oauth2: {grant: refresh_token, token_url: https://id.example/t, client_id: \"{{id}}\", refresh_token: \"${S}\"}")
         .assert_refused(&format!(
-            "{}found \"{{{{id}}}}\"; expected no {{{{argument}}}}: a call does not choose who it signs in as",
+            "{}found \"{{{{id}}}}\"; expected no {{{{argument}}}}: a call must not choose its sign-in account",
             place(82, ".client_id")
         ));
     http(&format!("headers: {{authorization: x}}, oauth2: {{{good}, client_secret: \"${{S}}\"}}")).assert_refused(
@@ -236,14 +236,14 @@ fn an_outcome_rule_requires_a_valid_condition() {
     assert!(http(good).load().is_ok());
     let place = "tools.yaml:7:18: tools.call.http.outcomes[0]";
     http("outcomes: [{outcome: ok}]")
-        .assert_refused(&format!("{place}: found a mapping; expected `status`, `at` or both: when the rule fits"));
+        .assert_refused(&format!("{place}: found a mapping; expected `status`, `at` or both: the rule's condition"));
     http("outcomes: [{at: /a, outcome: fine}]").assert_refused(
         "tools.yaml:7:36: tools.call.http.outcomes[0].outcome: found \"fine\"; expected one of ok, permanent, \
          transient, not_executed",
     );
     http("outcomes: [{status: [404], equals: 1, outcome: ok}]").assert_refused(
-        "tools.yaml:7:42: tools.call.http.outcomes[0].equals: found 1; expected `at` beside it: a JSON pointer to what \
-         is compared",
+        "tools.yaml:7:42: tools.call.http.outcomes[0].equals: found 1; expected `at` beside it: a JSON pointer to the \
+         compared value",
     );
 }
 
@@ -300,7 +300,7 @@ fn an_effect_key_needs_a_once_tool_and_required_arguments() {
     );
     paying("    effect_key: [/text]").assert_refused(
         "tools.yaml:8:18: tools.pay.effect_key[0]: found \"/text\"; expected a JSON pointer to an argument that \
-         input_schema.required lists: a call has to say it",
+         input_schema.required lists: every call must have it",
     );
     for lines in ["    effect_key: []", "    effect_key: [/to, /to]"] {
         paying(lines).assert_refused(
@@ -313,8 +313,8 @@ fn an_effect_key_needs_a_once_tool_and_required_arguments() {
          2m or 1h",
     );
     paying("    effect_window: 1h").assert_refused(
-        "tools.yaml:8:20: tools.pay.effect_window: found \"1h\"; expected an effect_key beside it: a window is how long \
-         that holds",
+        "tools.yaml:8:20: tools.pay.effect_window: found \"1h\"; expected an effect_key beside it: a window is the time \
+         for which the key holds",
     );
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn of(
     let read = window.and_then(|c| c.duration(Duration::from_secs(1), most));
     let Some(key) = key else {
         if let Some(window) = window {
-            window.refuse("an effect_key beside it: a window is how long that holds");
+            window.refuse("an effect_key beside it: a window is the time for which the key holds");
         }
         return None;
     };
@@ -53,7 +53,7 @@ fn argument(item: &Cursor<'_>, schema: Option<&Value>) -> Option<String> {
     let Some(schema) = schema else { return Some(pointer) };
     let required = schema.get("required").and_then(Value::as_array);
     if !required.is_some_and(|required| required.iter().any(|other| *other == name)) {
-        item.refuse("a JSON pointer to an argument that input_schema.required lists: a call has to say it");
+        item.refuse("a JSON pointer to an argument that input_schema.required lists: every call must have it");
     }
     Some(pointer)
 }

@@ -54,7 +54,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     for (runtime, section) in &modules {
         tools.file.modules.extend(section.iter().flat_map(|c| modules::read(c, *runtime)));
     }
-    let modules_may_have_it = sources.others_carry_out || !tools.file.modules.is_empty() && !sources.knows_modules;
+    let modules_may_have_it = sources.allow_unknown_names || !tools.file.modules.is_empty() && !sources.knows_modules;
     for (name, place, cursor) in members {
         tool_name(name, place, &cursor);
         let others = sources.built_in_tools.contains(name) || modules_may_have_it;
@@ -64,12 +64,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("a unique id (see {first})"));
         }
         if def.has_kind() && sources.built_in_tools.contains(name) {
-            errors.push(
-                place,
-                &cursor.path,
-                "the name of a built-in tool",
-                "another name for a tool that is declared whole",
-            );
+            errors.push(place, &cursor.path, "the name of a built-in tool", "another name for a fully declared tool");
         }
         ids.insert(id, place.clone());
         tools.names.insert(split(name).0.to_owned());

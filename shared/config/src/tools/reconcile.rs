@@ -16,7 +16,7 @@ use crate::tools::{ToolDef, ToolsFile};
 
 pub(crate) fn read(cursor: &Cursor<'_>, effect: Option<Effect>) -> Option<Reconcile> {
     if effect.is_some_and(|effect| effect != Effect::Once) {
-        cursor.refuse("no reconcile, or `effect: once`: of any other tool no outcome is unknown");
+        cursor.refuse("no reconcile, or `effect: once`: other tools have no unknown outcomes");
     }
     let mut s = cursor.section();
     let tool = s.required("tool").and_then(|c| c.some_text());

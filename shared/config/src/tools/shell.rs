@@ -22,7 +22,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDe
         image.refuse("an image at the level docker only");
     }
     if image.is_none() && level == ShellLevel::Docker {
-        cursor.refuse("an `image` beside the level docker: what the command runs in");
+        cursor.refuse("an `image` beside the level docker: the command runs in it");
     }
     let def = ShellDef {
         level,

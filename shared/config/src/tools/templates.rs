@@ -91,7 +91,7 @@ impl Templates<'_> {
     pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
         let text = cursor.some_text()?;
         if text.contains("{{") {
-            cursor.refuse("no {{argument}}: a call does not choose who it signs in as");
+            cursor.refuse("no {{argument}}: a call must not choose its sign-in account");
         }
         self.check_kind(cursor, &text, ("${", "}"), &self.secrets, SECRET);
         let names_one = text.contains("${");

@@ -164,13 +164,13 @@ mod tests {
         view.insert(parts.clone(), crate::Value::Parts(vec![None]));
         let mut transaction = Transaction::new(Version::new("v1"));
         transaction.put(&key, &turn()).write(Write::Delete(gone.clone()));
-        view.learn_written(&transaction);
+        view.apply_transaction(&transaction);
         let stored = view.record::<Turn>(&key).unwrap().unwrap();
         assert_eq!((stored.version, stored.value), (Version::new("v1"), turn()));
         assert_eq!(view.record::<Turn>(&gone), Ok(None));
         assert!(view.get(&parts).is_err());
         transaction.stamped = true;
-        view.learn_written(&transaction);
+        view.apply_transaction(&transaction);
         assert!(view.record::<Turn>(&key).is_err(), "the store writes its counters with it");
         assert_eq!(Turn::decode(&turn().encode()), Ok(turn()));
     }

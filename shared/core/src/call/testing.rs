@@ -242,7 +242,7 @@ impl MiniStore {
                 Ok(Step::Return(result)) => return result,
                 Ok(Step::Commit(transaction, result)) => match self.commit(&transaction) {
                     Ok(()) => {
-                        view.learn_written(&transaction);
+                        view.apply_transaction(&transaction);
                         return result;
                     }
                     Err(conflict) => {

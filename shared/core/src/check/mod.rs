@@ -62,7 +62,7 @@ impl Fault {
 #[derive(Debug, Clone)]
 pub struct Check {
     pub subject: Subject,
-    pub mend: bool,
+    pub apply_repairs: bool,
 }
 
 struct Findings {
@@ -89,7 +89,11 @@ impl Decision for Check {
             Subject::ThrottleQueue(counter) => check_queue(counter, view, now_ms, &mut findings)?,
         }
         let Findings { faults, transaction } = findings;
-        Ok(if faults.is_empty() || !self.mend { Step::Return(faults) } else { Step::Commit(transaction, faults) })
+        Ok(if faults.is_empty() || !self.apply_repairs {
+            Step::Return(faults)
+        } else {
+            Step::Commit(transaction, faults)
+        })
     }
 }
 
@@ -187,7 +191,7 @@ mod tests {
     }
 
     fn mends(shard: &mut Paper, subject: &Subject, faults: &[Fault]) {
-        let check = |mend| Check { subject: subject.clone(), mend };
+        let check = |apply_repairs| Check { subject: subject.clone(), apply_repairs };
         assert_eq!(shard.result(&check(false)), faults);
         assert_eq!(shard.result(&check(true)), faults);
         assert_eq!(shard.result(&check(false)), []);
@@ -217,7 +221,7 @@ mod tests {
     fn a_turn_admitted_during_a_repair_keeps_its_timer() {
         let mut shard = Paper::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
-        let check = Check { subject: Subject::TurnTimer(name()), mend: true };
+        let check = Check { subject: Subject::TurnTimer(name()), apply_repairs: true };
         let decided = shard.decide(&check);
         put(&mut shard, &turn(READY), None);
         assert_eq!(shard.finish(&check, decided).result, []);
@@ -229,8 +233,8 @@ mod tests {
         let mut shard = Paper::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
         put(&mut shard, &turn(READY), Some("5-0"));
-        let check = Check { subject: Subject::Turn(name()), mend: true };
-        let held = Check { mend: false, ..check.clone() };
+        let check = Check { subject: Subject::Turn(name()), apply_repairs: true };
+        let held = Check { apply_repairs: false, ..check.clone() };
         assert_eq!(shard.result(&held), [Fault::SliceLost]);
         assert_eq!(shard.result(&check), [Fault::SliceLost]);
         let ending: Turn = shard.record(&name().record()).unwrap();
@@ -255,7 +259,7 @@ mod tests {
         let stranger = |member: &str| Fault::MemberNotThrottled { member: member.into() };
         shard.sets.entry(set.clone()).or_default().insert("acme:gone".into(), 1);
         mends(&mut shard, &queue, &[stranger("acme:gone")]);
-        let check = Check { subject: queue.clone(), mend: true };
+        let check = Check { subject: queue.clone(), apply_repairs: true };
         put(&mut shard, &turn(READY), None);
         let decided = shard.decide(&check);
         let mut transaction = Transaction::new(shard.context().version);
@@ -271,7 +275,7 @@ mod tests {
         let mut shard = Paper::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
         put(&mut shard, &turn(THROTTLED), None);
-        let check = Check { subject: Subject::Turn(name()), mend: true };
+        let check = Check { subject: Subject::Turn(name()), apply_repairs: true };
         let decided = shard.decide(&check);
         let mut transaction = Transaction::new(shard.context().version);
         shard.commit(transaction.put(&name().record(), &turn(READY))).unwrap();

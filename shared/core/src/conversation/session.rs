@@ -125,7 +125,7 @@ impl AddMessage {
         message_part(self.side, self.number)
     }
 
-    fn take_place(&self, session: &mut Session) -> bool {
+    fn reserve_exchange(&self, session: &mut Session) -> bool {
         let is_next = self.number == session.next();
         match (self.side, session.exchange(self.number)) {
             (Side::User, _) if is_next => {
@@ -163,7 +163,7 @@ impl Decision for AddMessage {
             let is_same = *text == self.text;
             return Ok(Step::Return(if is_same { MessageResult::Already } else { MessageResult::Conflict }));
         }
-        if !self.take_place(&mut session) {
+        if !self.reserve_exchange(&mut session) {
             return Ok(Step::Return(MessageResult::Gap));
         }
         let gone = session.trim();

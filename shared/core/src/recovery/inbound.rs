@@ -42,7 +42,7 @@ pub fn redelivered() -> SetKey {
 }
 
 const FIELDS_MAX: usize = 16;
-const LOOK_BYTES: usize = 65_536;
+const INSPECTED_BYTES: usize = 65_536;
 const POISON: &str = "The processes that read this message crashed repeatedly. It was not carried out.";
 
 /// A scheduler handles this suspect alone, without other entries.
@@ -294,7 +294,7 @@ impl<'a> Message<'a> {
     fn of(entry: &'a HeldEntry) -> Self {
         let is_turn = entry.text(fields::TURN).is_some();
         let text = entry.text(fields::TURN).or_else(|| entry.text(fields::TASK)).unwrap_or_default();
-        let upto = (0..=LOOK_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let upto = (0..=INSPECTED_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let minted = format!("{}{}", if is_turn { 't' } else { 'k' }, origin(entry));
         Self { text: text.get(..upto).unwrap_or_default(), bytes: text.len(), is_turn, minted }
     }

@@ -245,7 +245,7 @@ impl Owned<'_> {
             priority,
             suspect: turn.suspect,
             started: matches!(turn.state, State::Running { .. }),
-            spared: turn.may_have_run,
+            exempted: turn.may_have_run,
         }
     }
 
@@ -263,7 +263,7 @@ impl Owned<'_> {
         };
         match redelivery {
             Redelivery::Unchanged => {}
-            Redelivery::Spared => turn.may_have_run = true,
+            Redelivery::Exempted => turn.may_have_run = true,
             Redelivery::Suspect(suspect) => crashed(&mut turn, suspect),
             Redelivery::Quarantine(suspect) => {
                 crashed(&mut turn, suspect);

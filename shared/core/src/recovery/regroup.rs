@@ -13,8 +13,8 @@ pub struct HeldSlice {
     pub suspect: Option<Suspect>,
     /// For a slice that is not a suspect, false can also mean unknown.
     pub started: bool,
-    /// A slice is spared only once.
-    pub spared: bool,
+    /// A slice is exempted only once.
+    pub exempted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,7 +41,7 @@ pub enum Redelivery {
     /// A suspect that did not run: no crash counts against it.
     Unchanged,
     /// A suspect ran at the same time, and is the likely cause.
-    Spared,
+    Exempted,
     Suspect(Suspect),
     /// Crashed the maximum number of workers while it ran alone.
     Quarantine(Suspect),
@@ -53,13 +53,13 @@ impl HeldSlice {
         let (suspect, ran) = match self.suspect {
             Some(_) if !self.started => return Redelivery::Unchanged,
             Some(suspect) => (suspect, load.suspects),
-            None if load.suspects > 0 && !self.spared => return Redelivery::Spared,
-            None => (Suspect { group_max: u32::MAX, lone_crashes: 0 }, load.regular + load.suspects),
+            None if load.suspects > 0 && !self.exempted => return Redelivery::Exempted,
+            None => (Suspect { group_max: u32::MAX, solo_crashes: 0 }, load.regular + load.suspects),
         };
         let group_max = suspect.group_max.min(ran).div_ceil(2).clamp(1, GROUP_MAX);
-        let lone_crashes = suspect.lone_crashes + u32::from(ran <= 1);
-        let next = Suspect { group_max, lone_crashes };
-        if lone_crashes >= crashes_max { Redelivery::Quarantine(next) } else { Redelivery::Suspect(next) }
+        let solo_crashes = suspect.solo_crashes + u32::from(ran <= 1);
+        let next = Suspect { group_max, solo_crashes };
+        if solo_crashes >= crashes_max { Redelivery::Quarantine(next) } else { Redelivery::Suspect(next) }
     }
 }
 
@@ -75,7 +75,7 @@ pub fn regroup(slices: &[HeldSlice], load: Load, crashes_max: u32) -> (Vec<Redel
     let kind_of = |at: usize| {
         let size = match redeliveries.get(at)? {
             Redelivery::Unchanged => slices.get(at)?.suspect?.group_max,
-            Redelivery::Spared => GROUP_MAX + 1,
+            Redelivery::Exempted => GROUP_MAX + 1,
             Redelivery::Suspect(suspect) => suspect.group_max,
             Redelivery::Quarantine(_) => 0,
         };
@@ -100,14 +100,14 @@ pub struct TakenSuspect<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SuspectRoom {
+pub struct SuspectCapacity {
     pub slots: usize,
     pub tenant_slots: usize,
 }
 
 /// Indexes into `taken`. The first suspect always runs. The worker releases the others.
 #[must_use]
-pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectRoom) -> Group {
+pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectCapacity) -> Group {
     let mut chosen = Group::new();
     let mut group_max = usize::MAX;
     for (at, suspect) in taken.iter().enumerate() {
@@ -129,11 +129,11 @@ mod tests {
     const CRASHES_MAX: u32 = 3;
 
     fn regular() -> HeldSlice {
-        HeldSlice { priority: Priority::Normal, suspect: None, started: false, spared: false }
+        HeldSlice { priority: Priority::Normal, suspect: None, started: false, exempted: false }
     }
 
-    fn suspect(group_max: u32, lone_crashes: u32, started: bool) -> HeldSlice {
-        HeldSlice { suspect: Some(Suspect { group_max, lone_crashes }), started, ..regular() }
+    fn suspect(group_max: u32, solo_crashes: u32, started: bool) -> HeldSlice {
+        HeldSlice { suspect: Some(Suspect { group_max, solo_crashes }), started, ..regular() }
     }
 
     fn sizes(groups: &[Group]) -> Vec<usize> {
@@ -144,7 +144,7 @@ mod tests {
     fn groups_are_halved_after_each_crash() {
         let held = [regular(); 7];
         let (redeliveries, groups) = regroup(&held, Load::of(&held), CRASHES_MAX);
-        assert_eq!(redeliveries, [Redelivery::Suspect(Suspect { group_max: 4, lone_crashes: 0 }); 7]);
+        assert_eq!(redeliveries, [Redelivery::Suspect(Suspect { group_max: 4, solo_crashes: 0 }); 7]);
         assert_eq!(sizes(&groups), [4, 3]);
         let held = [suspect(4, 0, true); 4];
         assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 2]);
@@ -156,10 +156,10 @@ mod tests {
     fn a_lone_slice_is_quarantined_at_the_crash_maximum() {
         let held = [regular()];
         let load = Load::of(&held);
-        assert_eq!(held[0].redelivery(load, 3), Redelivery::Suspect(Suspect { group_max: 1, lone_crashes: 1 }));
-        assert_eq!(held[0].redelivery(load, 1), Redelivery::Quarantine(Suspect { group_max: 1, lone_crashes: 1 }));
+        assert_eq!(held[0].redelivery(load, 3), Redelivery::Suspect(Suspect { group_max: 1, solo_crashes: 1 }));
+        assert_eq!(held[0].redelivery(load, 1), Redelivery::Quarantine(Suspect { group_max: 1, solo_crashes: 1 }));
         let held = [suspect(1, 2, true)];
-        let last = Suspect { group_max: 1, lone_crashes: 3 };
+        let last = Suspect { group_max: 1, solo_crashes: 3 };
         assert_eq!(held[0].redelivery(Load::of(&held), 3), Redelivery::Quarantine(last));
     }
 
@@ -167,11 +167,11 @@ mod tests {
     fn only_the_group_that_ran_counts_a_crash() {
         let held = [regular(), suspect(2, 0, true), suspect(2, 0, true), suspect(2, 0, false)];
         let (redeliveries, groups) = regroup(&held, Load::of(&held), CRASHES_MAX);
-        let alone = Redelivery::Suspect(Suspect { group_max: 1, lone_crashes: 0 });
-        assert_eq!(redeliveries, [Redelivery::Spared, alone, alone, Redelivery::Unchanged]);
+        let alone = Redelivery::Suspect(Suspect { group_max: 1, solo_crashes: 0 });
+        assert_eq!(redeliveries, [Redelivery::Exempted, alone, alone, Redelivery::Unchanged]);
         assert_eq!(groups, [vec![0], vec![1], vec![2], vec![3]]);
         // A poison slice that always runs together with suspects must be found.
-        let held = [HeldSlice { spared: true, ..regular() }, suspect(1, 0, true)];
+        let held = [HeldSlice { exempted: true, ..regular() }, suspect(1, 0, true)];
         assert_eq!(held[0].redelivery(Load::of(&held), 3), alone);
     }
 
@@ -181,7 +181,7 @@ mod tests {
         let b = TenantId::new("b").unwrap();
         let of = |tenant, group_max| TakenSuspect { tenant, group_max };
         let taken = [of(&a, 4), of(&a, 4), of(&b, 4), of(&a, 1), of(&b, 4), of(&b, 4)];
-        let room = |slots, tenant_slots| SuspectRoom { slots, tenant_slots };
+        let room = |slots, tenant_slots| SuspectCapacity { slots, tenant_slots };
         assert_eq!(choose(&taken, room(16, 16)), [0, 1, 2, 4]);
         assert_eq!(choose(&taken, room(3, 16)), [0, 1, 2]);
         assert_eq!(choose(&taken, room(16, 1)), [0, 2]);

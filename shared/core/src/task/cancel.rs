@@ -57,7 +57,7 @@ impl Decision for Cancel<'_> {
         }
         match view.record::<Turn>(&self.name.record()) {
             Ok(Some(turn)) => self.end(transaction, view, context, &turn),
-            Ok(None) => self.end_absent(transaction, view, context),
+            Ok(None) => self.cancel_absent(transaction, view, context),
             // An unreadable record must not block the cancels of the other descendants.
             Err(Undecided::Unreadable { why, .. }) if self.above.is_some() => {
                 let (entry, raw) = (self.name.to_string(), why.to_string().into());
@@ -95,7 +95,7 @@ impl Cancel<'_> {
         Ok(Step::Commit(transaction, Canceled::Ending))
     }
 
-    fn end_absent(
+    fn cancel_absent(
         &self,
         mut transaction: Transaction,
         view: &View,

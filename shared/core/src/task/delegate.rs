@@ -257,8 +257,8 @@ impl Delegate<'_> {
             let inbox = keys::inbox(&self.name.tenant, inbox);
             transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max: bounds.inboxes_max });
         }
-        let is_tight = context.failed(|conflict| *conflict == Conflict::Pressure);
-        transaction.guard(if is_tight {
+        let is_nearly_full = context.failed(|conflict| *conflict == Conflict::Pressure);
+        transaction.guard(if is_nearly_full {
             Guard::Within(turn.queue(&self.name.tenant), TIGHT_SLICES)
         } else {
             Guard::MemoryAvailable

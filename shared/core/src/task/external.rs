@@ -220,7 +220,7 @@ impl Case<'_> {
             // The next worker offers the call again or reports an unknown outcome, depending on the tool's effect.
             let stored = self.stored.clone();
             let ended = LocalEnd { name, stored, queue: self.queue.clone(), entry: &self.entry, calls: &self.calls };
-            ended.bring_back(transaction, Conclusion::Lost, true, now_ms);
+            ended.requeue_concluded(transaction, Conclusion::Lost, true, now_ms);
             return LeaseTimerResult::Offered;
         }
         let mut turn = self.stored.value.clone();
@@ -229,13 +229,13 @@ impl Case<'_> {
         }
         turn.set_renewed(0);
         self.drop_local_queue(transaction);
-        let mut lone_crashes = turn.suspect.map_or(0, |suspect| suspect.lone_crashes);
+        let mut solo_crashes = turn.suspect.map_or(0, |suspect| suspect.solo_crashes);
         if reason.is_none() {
             turn.crashes += 1;
-            lone_crashes += 1;
-            turn.suspect = Some(Suspect { group_max: 1, lone_crashes });
+            solo_crashes += 1;
+            turn.suspect = Some(Suspect { group_max: 1, solo_crashes });
         }
-        let is_poison = lone_crashes >= self.lease_timer.bounds.crashes_max;
+        let is_poison = solo_crashes >= self.lease_timer.bounds.crashes_max;
         let reason = reason.or(is_poison.then_some(EndReason::Quarantined { crashes: turn.crashes }));
         let result = match reason {
             Some(reason) => {

@@ -18,7 +18,7 @@ use crate::view::{Query, Undecided, View};
 
 /// Small, because each woken turn reads the history of its task.
 const WOKEN_MAX: usize = 4;
-const LOOK_MS: i64 = 250;
+const RECHECK_MS: i64 = 250;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetDebit {
@@ -258,7 +258,7 @@ impl Section for BudgetWait {
             return Ok(());
         }
         if !mutant!("budget_wait_looks_again") {
-            transaction.timer(self.name.timer(), context.now_ms + LOOK_MS, TimerRule::Earlier);
+            transaction.timer(self.name.timer(), context.now_ms + RECHECK_MS, TimerRule::Earlier);
         }
         transaction.write(Write::AddMember { set, member, score: self.place, queue_of: None });
         Ok(())

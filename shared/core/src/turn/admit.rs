@@ -231,7 +231,7 @@ impl Admit<'_> {
             let outer = TurnName { tenant: self.name.tenant.clone(), turn: outer }.record();
             if context.failed(|it| matches!(it, Conflict::Record { key, stored: None } if *key == outer)) {
                 transaction.guard(Guard::Absent(outer));
-                return Ok(Some(Ends::canceled("the call that began it is over".to_owned())));
+                return Ok(Some(Ends::canceled("the call that started it has ended".to_owned())));
             }
             transaction.guard(Guard::Present(outer));
         }

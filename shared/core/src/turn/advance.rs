@@ -25,7 +25,7 @@ use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transac
 use crate::view::{Undecided, View};
 
 /// Delay (ms) until the next check if the tenant's declaration cannot be read.
-const WITHHELD_LOOK_MS: i64 = 1_000;
+const WITHHELD_RECHECK_MS: i64 = 1_000;
 
 pub struct Candidate<'a> {
     pub name: &'a TurnName,
@@ -108,7 +108,7 @@ impl Candidate<'_> {
             NextDispatch::Wait(wait) => Ok(self.wait(wait, &refused, transaction, context.now_ms)),
             NextDispatch::Withheld | NextDispatch::Over => {
                 let counter = undecided_queue(self.name, &self.turn);
-                let wait = Wait { counter, due_ms: context.now_ms + WITHHELD_LOOK_MS, woken: false };
+                let wait = Wait { counter, due_ms: context.now_ms + WITHHELD_RECHECK_MS, woken: false };
                 Ok(self.wait(wait, &refused, transaction, context.now_ms))
             }
         }

@@ -123,7 +123,7 @@ impl Decision for Conclude {
         }
         let held = !context.failed(|conflict| *conflict == Conflict::NotHeld);
         let ended = LocalEnd { name: &self.name, stored, queue, entry: &self.entry, calls: &calls };
-        ended.bring_back(&mut transaction, self.conclusion.clone(), held, context.now_ms);
+        ended.requeue_concluded(&mut transaction, self.conclusion.clone(), held, context.now_ms);
         Ok(Step::Commit(transaction, Concluded::Accepted))
     }
 }
@@ -139,7 +139,13 @@ pub(crate) struct LocalEnd<'a> {
 impl LocalEnd<'_> {
     /// The caller must guard the record's version. If `held` is true, the transaction also guards that the process
     /// still holds the entry.
-    pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
+    pub(crate) fn requeue_concluded(
+        self,
+        transaction: &mut Transaction,
+        conclusion: Conclusion,
+        held: bool,
+        now_ms: i64,
+    ) {
         let mut turn = self.stored.value;
         let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };
         // For one lease, the function's result takes precedence over a cancellation or the deadline.

@@ -21,7 +21,7 @@ use crate::view::{Query, Undecided, View};
 const ABSENT_MS: i64 = 60_000;
 
 /// Delay (ms) before the next attempt to admit a message with calls that may have begun.
-const BEGUN_LOOK_MS: i64 = 1_000;
+const BEGUN_RECHECK_MS: i64 = 1_000;
 
 /// True for reasons that may not have applied at the first admission.
 const fn depends_on_state(reason: RejectionCode) -> bool {
@@ -122,7 +122,7 @@ impl Reject<'_> {
         }
         let recovered = recovered_calls(view, context, name, digest, 0..usize::MAX)?;
         if !recovered.calls.is_empty() {
-            return Ok(Some(context.now_ms + BEGUN_LOOK_MS));
+            return Ok(Some(context.now_ms + BEGUN_RECHECK_MS));
         }
         transaction.guards.extend(recovered.guard);
         Ok(None)

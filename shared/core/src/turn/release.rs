@@ -107,7 +107,7 @@ pub enum ReleaseResult {
 impl ReleaseResult {
     /// True if the turn has left the queue. The next turn may then be released at once.
     #[must_use]
-    pub const fn has_left(&self) -> bool {
+    pub const fn has_left_queue(&self) -> bool {
         matches!(self, Self::Advanced(_) | Self::Gone)
     }
 }

@@ -53,7 +53,7 @@ impl Decision for Settle<'_> {
         if holder::is_stale(slice, context) {
             return Ok(Step::Return(self.committed_before(view)?));
         }
-        if self.has_unsure_calls(context) {
+        if self.has_uncertain_calls(context) {
             return Ok(Step::Return(SettleResult::Unsure));
         }
         let mut transaction = Transaction::new(context.version.clone());
@@ -91,7 +91,7 @@ impl Settle<'_> {
         }))
     }
 
-    fn has_unsure_calls(&self, context: &Context) -> bool {
+    fn has_uncertain_calls(&self, context: &Context) -> bool {
         let recovered = keys::recovered_calls(&self.slice.name);
         context.failed(|conflict| match conflict {
             Conflict::Epoch { .. } => true,

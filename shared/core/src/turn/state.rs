@@ -309,7 +309,7 @@ pub struct Suspect {
     pub group_max: u32,
     /// Number of workers that died while this slice was their only suspect.
     #[serde(rename = "l", default, skip_serializing_if = "is_default")]
-    pub lone_crashes: u32,
+    pub solo_crashes: u32,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
 use tickfleet_model::policy::Pause;
 
-use super::{Consumer, NOTICES_MAX, SILENT_MS, consumers, key, leave_silent};
+use super::{Consumer, NOTICES_MAX, SILENT_MS, consumers, key, leave_silent_set};
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{TurnName, canceled};
 use crate::record::Stored;
@@ -121,7 +121,7 @@ impl Decision for Heartbeat {
             consumer.lease_ends_ms,
         );
         if stored.as_ref().is_none_or(|stored| stored.lease_ends_ms <= now_ms) {
-            leave_silent(name, &mut transaction);
+            leave_silent_set(name, &mut transaction);
         }
         for (member, _) in notices {
             transaction.leave(canceled(name), member.clone());
@@ -164,7 +164,7 @@ impl Decision for EndLease {
                 drain::forget(worker, &mut transaction);
             }
         }
-        leave_silent(name, &mut transaction);
+        leave_silent_set(name, &mut transaction);
         // [`RemoveDeadConsumer`](super::RemoveDeadConsumer) removes the consumer after a redelivery of the entries.
         transaction.write(Write::Delete(key(name))).join(consumers(), name, context.now_ms);
         Ok(Step::Commit(transaction, ()))

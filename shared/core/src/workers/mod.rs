@@ -62,7 +62,7 @@ pub fn silent() -> SetKey {
     SetKey::new("silent")
 }
 
-fn leave_silent(consumer: &str, transaction: &mut Transaction) {
+fn leave_silent_set(consumer: &str, transaction: &mut Transaction) {
     transaction.leave(silent(), consumer);
 }
 

@@ -2,7 +2,7 @@
 
 use tickfleet_model::ConsumerId;
 
-use super::{Liveness, NOTICES_MAX, SILENT_MS, consumers, leave_silent, silent};
+use super::{Liveness, NOTICES_MAX, SILENT_MS, consumers, leave_silent_set, silent};
 use crate::decision::{Context, Decision, Step};
 use crate::keys::canceled;
 use crate::transaction::Transaction;
@@ -49,7 +49,7 @@ impl Decision for RemoveDeadConsumer {
         if let Liveness::Silent { lease_ends_ms, .. } = liveness {
             let old = u64::try_from(context.now_ms - SILENT_MS).unwrap_or(0);
             for (member, _) in view.first(&silent(), Some(old), SILENT_DROPPED_MAX)? {
-                leave_silent(member, &mut transaction);
+                leave_silent_set(member, &mut transaction);
             }
             transaction.join(silent(), name, lease_ends_ms);
         }

@@ -145,7 +145,7 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
 }
 
 /// Replaces a missing user, session, argument or category in a key.
-const UNSAID: &str = "-";
+const UNSPECIFIED: &str = "-";
 
 /// Values from producers and models are hashed, because they may be private.
 fn key(
@@ -162,7 +162,7 @@ fn key(
         LimitKey::Session => context_key(caller, caller.context.session_data.as_deref(), &["session_id", "id"]),
         LimitKey::Task => caller.task.map(ToString::to_string).unwrap_or_default(),
         LimitKey::Tool => tool(called),
-        LimitKey::Category if category.is_empty() => UNSAID.to_owned(),
+        LimitKey::Category if category.is_empty() => UNSPECIFIED.to_owned(),
         LimitKey::Category => tool(category),
         LimitKey::Argument(pointer) => one_text(caller, arguments.and_then(|arguments| value_at(arguments, pointer))),
     });
@@ -200,17 +200,17 @@ fn tool(name: &str) -> String {
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// Returns the hash of the first of `names` in the context, or of a context that is a text. Otherwise returns `UNSAID`.
+/// Returns the hash of the first of `names` in the context, or of a context that is a text. Otherwise returns `UNSPECIFIED`.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
-    let Some(context) = context else { return UNSAID.to_owned() };
+    let Some(context) = context else { return UNSPECIFIED.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// Returns `UNSAID` without a value. Equal values share a counter: `7`, `7.0` and `7e0` are the same customer.
+/// Returns `UNSPECIFIED` without a value. Equal values share a counter: `7`, `7.0` and `7e0` are the same customer.
 fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
-    text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))
+    text.map_or_else(|| UNSPECIFIED.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))
 }
 
 #[cfg(test)]

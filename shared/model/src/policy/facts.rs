@@ -154,7 +154,7 @@ impl FactRow {
     pub fn session(&self, agent: &AgentId, task: Option<&TaskId>, context: &Context) -> FactsSession {
         let named = context.session_id.as_ref().filter(|_| self.of == FactScope::Session);
         let task = task.filter(|_| self.of != FactScope::Agent);
-        let talk = task.filter(|_| self.of == FactScope::Session).and_then(talk_of);
+        let talk = task.filter(|_| self.of == FactScope::Session).and_then(conversation_of);
         FactsSession(match (named.map(SessionName::as_str).or(talk), task) {
             (Some(session), _) => format!("session:{session}"),
             (None, Some(task)) => format!("task:{task}"),
@@ -201,13 +201,13 @@ impl FactRow {
 /// A hash of tenant and session, because the session's name may be secret. Empty without a session.
 #[must_use]
 pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context) -> String {
-    let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(talk_of));
+    let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(conversation_of));
     named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
 /// Returns the session of a task `ses-<session>-<number>`, and `None` for any other task. Facts of one such task also
 /// apply to the next.
-fn talk_of(task: &TaskId) -> Option<&str> {
+fn conversation_of(task: &TaskId) -> Option<&str> {
     let (session, number) = task.as_str().strip_prefix("ses-")?.rsplit_once('-')?;
     (!session.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(session)
 }

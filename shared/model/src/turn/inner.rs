@@ -12,10 +12,10 @@ pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
         return Err(format!("a call makes at most {} calls of other tools", limits::INNER_CALLS_MAX));
     }
     if outer.turn.as_str().matches(MARK).count() >= limits::INNER_DEPTH_MAX {
-        return Err(format!("calls are within each other {} levels deep at most", limits::INNER_DEPTH_MAX));
+        return Err(format!("calls may be nested at most {} levels deep", limits::INNER_DEPTH_MAX));
     }
     let id = TurnId::new(format!("{}.{}{MARK}{number}", outer.turn, outer.position));
-    id.map_err(|error| format!("the turn's id leaves no room for those of inner calls: {error}"))
+    id.map_err(|error| format!("the turn's id is too long for the ids of inner calls: {error}"))
 }
 
 /// Returns the outer turn if `turn` is the turn of an inner call.

@@ -7,7 +7,7 @@ use crate::tool::canonical;
 use crate::{CallResult, Context};
 
 /// The model loop and the loop breaker send this text.
-pub const IN_CIRCLES: &str = "Doing it again changes nothing: take another way, or answer with what you have.";
+pub const LOOP_ADVICE: &str = "Repeating it changes nothing: use another approach, or answer with what you have.";
 
 #[must_use]
 pub fn trailing_repeats<T: PartialEq>(rounds: &[T]) -> usize {

@@ -107,7 +107,7 @@ impl Metrics {
 
     /// `what` is the lookup name. The connections of a process notice a failover one by one, but the failover is
     /// counted only once.
-    pub fn primary_sought(&self, what: &str, found: Option<&str>) {
+    pub fn primary_searched(&self, what: &str, found: Option<&str>) {
         let mut states = self.redis.state.lock();
         let state = states.entry(what.to_owned()).or_default();
         let Some(found) = found else {

@@ -176,28 +176,28 @@ fn values_missing_from_redis_are_absent_not_zero() {
 async fn a_failover_counts_once_and_a_missing_primary_shows_its_duration() {
     let metrics = Metrics::new().unwrap();
     assert!(!metrics.render().contains("tickfleet_redis_primary_missing_seconds"), "no sentinels were asked");
-    metrics.primary_sought("fleet", Some("a:1"));
+    metrics.primary_searched("fleet", Some("a:1"));
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 0");
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 0");
-    metrics.primary_sought("fleet", None);
+    metrics.primary_searched("fleet", None);
     tokio::time::advance(Duration::from_secs(3)).await;
     // This is the same outage.
-    metrics.primary_sought("fleet", None);
+    metrics.primary_searched("fleet", None);
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 3");
     for _ in 0..4 {
         // Each connection finds the new primary separately.
-        metrics.primary_sought("fleet", Some("b:1"));
+        metrics.primary_searched("fleet", Some("b:1"));
     }
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 0");
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 1");
-    metrics.primary_sought("fleet", None);
-    metrics.primary_sought("fleet", Some("b:1"));
+    metrics.primary_searched("fleet", None);
+    metrics.primary_searched("fleet", Some("b:1"));
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 1");
     // Each shard of a cluster has its own primary.
-    metrics.primary_sought("slot 1", Some("a:1"));
-    metrics.primary_sought("slot 2", None);
+    metrics.primary_searched("slot 1", Some("a:1"));
+    metrics.primary_searched("slot 2", None);
     tokio::time::advance(Duration::from_secs(2)).await;
-    metrics.primary_sought("slot 1", Some("a:1"));
+    metrics.primary_searched("slot 1", Some("a:1"));
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 2");
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 1");
 }
@@ -235,7 +235,7 @@ fn busy(part: ProcessRole) -> Metrics {
     for verb in labels::VERBS.iter() {
         metrics.redis_answered(verb, Some(Duration::ZERO));
     }
-    metrics.primary_sought("fleet", None);
+    metrics.primary_searched("fleet", None);
     metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "heartbeat"].map(|name| (name, 1.0)));
     let backlog = WorkStage::ALL.map(|place| (place, Backlog::default())).to_vec();
     metrics.scraped(Some(&RedisScrape {

@@ -67,7 +67,7 @@ impl Verifier {
 
     fn chain_is_missing(&mut self, name: &ChainName) {
         let says = match self.header.as_ref().and_then(|header| header.tenant.as_ref()) {
-            Some(tenant) => format!(", which says that it is of {tenant} alone"),
+            Some(tenant) => format!(", which claims to contain only {tenant}"),
             None => String::new(),
         };
         let what = format!("an anchor lists its seals, but this export has none of them{says}");

@@ -24,7 +24,7 @@ impl Verifier {
             self.check_entries(seal);
         }
         if first.body.number == 1 && decode_hash(&first.body.previous) != Ok([0; 32]) {
-            let finding = Finding::of_seal(FindingKind::Forked, &first.body, "the first seal names one before it");
+            let finding = Finding::of_seal(FindingKind::Forked, &first.body, "the first seal names an earlier seal");
             self.note(Finding { line: Some(first.line), ..finding });
         }
         self.verdict.chains.push(ChainVerdict {
@@ -61,7 +61,7 @@ impl Verifier {
         let problem = if decode_hash(&body.previous) != Ok(before.head) {
             "it does not follow from the seal before it"
         } else if body.first != earlier.first + earlier.count {
-            "it does not count on from the seal before it"
+            "its number does not continue from the seal before it"
         } else if body.lost < earlier.lost {
             "it records fewer losses than the seal before it"
         } else {

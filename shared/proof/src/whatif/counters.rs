@@ -129,7 +129,8 @@ impl UnknownLimit {
 /// Maximum time (ms) from the end of a window to the deletion by the janitor, with an hour for the janitor's scan.
 const PRUNED_MS: i64 = IDLE_MS + 3_600_000;
 
-const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
+const SHARED_COUNTERS: &str =
+    "had more counters at once than keys_max: calls shared one, and the log does not show which";
 const NO_ARGUMENTS: &str = "counts by arguments that are incomplete in the log";
 const NO_CONTEXT: &str = "counts by user, session or task, which the entries lack (audit.policy_inputs)";
 const ONE_TENANT: &str = "counts calls of several tenants, but only one tenant's calls are read";
@@ -266,7 +267,7 @@ impl CounterLedger {
                     continue;
                 }
             };
-            let crowded = unknown_limit(CROWDED);
+            let crowded = unknown_limit(SHARED_COUNTERS);
             let key = debits.key.clone();
             let counter_debit = self.limit_debit(fleet, caller, &limit, (debits, max), (turn.shard, now_ms));
             let live = self.live_counters.entry(format!("{} {}", turn.shard, limit.name)).or_default();

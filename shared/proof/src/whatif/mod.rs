@@ -136,11 +136,11 @@ impl Summary {
     }
 
     /// Lists a limit that is not evaluated, with 0 calls.
-    pub fn name_undecided(&mut self, limit: &str, why: &str) {
+    pub fn report_undecided(&mut self, limit: &str, why: &str) {
         add(&mut self.not_decidable, &format!("{limit} {why}"), 0);
     }
 
-    pub fn cannot_say_of(&mut self, limit: &str, why: &str, calls: u64) {
+    pub fn count_undecidable_limit(&mut self, limit: &str, why: &str, calls: u64) {
         self.count_undecidable(&format!("{limit} {why}"), calls);
     }
 

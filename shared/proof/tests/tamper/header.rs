@@ -211,7 +211,7 @@ fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]
             let sealed = seal(&chain, &head, &[Leaf::of(id, "", "{}")], &Losses::default(), sealed_ms, &signer);
             anchors.extend(Anchor::of(&sealed.body, &sealed.signature, &signer.public_key()));
             let body: SealBody = serde_json::from_str(&sealed.body).unwrap();
-            if body.is_of_time(Some(from_ms), until_ms) {
+            if body.is_in_time_range(Some(from_ms), until_ms) {
                 entries.insert(id, lines::entry(0, &id.to_string(), "", "{}"));
                 seals.push(lines::seal(0, &sealed.body, &sealed.signature));
             }

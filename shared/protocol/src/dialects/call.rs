@@ -170,7 +170,7 @@ pub fn cut_response(tool: &str) -> String {
 /// `depth` counts the levels around the arguments in a turn. Text that is not JSON is written as a string, so that only
 /// this call is rejected.
 pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
-    if stands_alone(arguments, depth) {
+    if survives_round_trip(arguments, depth) {
         object.raw(name, arguments);
     } else {
         object.text(name, arguments);
@@ -178,7 +178,7 @@ pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments:
 }
 
 /// True if the arguments can be written as a JSON value and then read back as the same text.
-fn stands_alone(arguments: &str, depth: usize) -> bool {
+fn survives_round_trip(arguments: &str, depth: usize) -> bool {
     let bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX - depth };
     let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r');
     !arguments.starts_with(|c| c == '"' || blank(c))

@@ -49,15 +49,15 @@ pub(super) fn beside(result: &CallResult) -> Option<String> {
         let given = approval.arguments.as_ref()?;
         let by = approval.by.join(" and ");
         let given = cut_output(given.get(), limits::ERROR_BYTES_MAX);
-        Some(format!("{by} approved this call with other arguments, and it was made with these: {given}."))
+        Some(format!("{by} approved this call with other arguments. It ran with these arguments: {given}."))
     });
     let repeated = result
         .repeats
         .as_ref()
-        .map(|call| format!("An equal call had been made before, {call}. This is its outcome; it did not run again."));
+        .map(|call| format!("This call did not run again: its outcome is that of the equal call {call}."));
     let cached = result.cached.as_ref().map(|cached| {
         let seconds = cached.age_ms / 1_000;
-        format!("This is the answer that an equal call got {seconds} s ago; it was not asked for again.")
+        format!("This is the answer of an equal call from {seconds} s ago; the tool was not called again.")
     });
     let said: Vec<String> = [narrowed, repeated, cached, result.note.clone()].into_iter().flatten().collect();
     (!said.is_empty()).then(|| said.join(" "))

@@ -173,7 +173,7 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
 /// The arguments of one piece can be valid on their own, but differ from those of the whole call. So pieces are
 /// rejected.
 fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
-    call.invalid(name, "the arguments of a streamed call must be put together first")
+    call.invalid(name, "the arguments of a streamed call must be assembled first")
 }
 
 #[cfg(test)]
@@ -292,11 +292,11 @@ mod tests {
             (json!("words"), "calls: expected an array of calls, found a string"),
             (
                 json!([{"functionCall": {"name": "a", "willContinue": true}}]),
-                "calls[0].functionCall.willContinue: the arguments of a streamed call must be put together first",
+                "calls[0].functionCall.willContinue: the arguments of a streamed call must be assembled first",
             ),
             (
                 json!([{"functionCall": {"name": "a", "partialArgs": [{"jsonPath": "$.a"}]}}]),
-                "calls[0].functionCall.partialArgs: the arguments of a streamed call must be put together first",
+                "calls[0].functionCall.partialArgs: the arguments of a streamed call must be assembled first",
             ),
         ] {
             assert_eq!(refused(&turn("calls", &held)).0, expected);

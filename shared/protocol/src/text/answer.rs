@@ -275,7 +275,7 @@ fn looks_like_a_call(text: &str) -> bool {
     let end = inside.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-')).unwrap_or(inside.len());
     let (key, after) = inside.split_at_checked(end).unwrap_or((inside, ""));
     let after = after.strip_prefix("&quot;").unwrap_or(after).trim_start_matches(quotes);
-    (after.is_empty() || after.starts_with(':')) && meaning::begins_a_call(key, inside)
+    (after.is_empty() || after.starts_with(':')) && meaning::starts_call(key, inside)
 }
 
 fn unmarked(raw: &str) -> &str {
@@ -314,7 +314,7 @@ pub fn problem(call: &Call) -> Option<String> {
     // Other text after the call's own JSON is not an error.
     let error = leading(unmarked(raw), limits::JSON_DEPTH_MAX).err().or(error.filter(|_| !call.tool.is_empty()));
     let what = match (mark_of(raw), error) {
-        (Some(mark), _) => format!("{whose} is in a form that is not understood here ({mark})."),
+        (Some(mark), _) => format!("{whose} is in an unsupported form ({mark})."),
         (None, Some(error)) => format!("{whose} cannot be read: {error}."),
         (None, None) if !named(raw).is_empty() => {
             "A call in your answer cannot be read: its arguments must be an object under the key \"arguments\"."
@@ -464,7 +464,7 @@ mod tests {
         assert!(complaint(r#"{"tool":"x","arguments":{"a":1,}}"#).contains("(at arguments, line 1, column 32)"));
         assert!(complaint(r#"x {"tool": 5, "arguments": {}} y"#).contains("names no tool"));
         assert!(complaint("<tool_call>{\"a\":1}</tool_call>").contains("names no tool"));
-        assert!(complaint("<function=add>").contains("not understood here (<function=)"));
+        assert!(complaint("<function=add>").contains("in an unsupported form (<function=)"));
         assert!(complaint(r#"{"tool":"x","arguments":"{oops"}"#).contains("Your call of 'x' cannot be read"));
         assert!(
             complaint(&format!(r#"{{"tool":"{}","arguments":{{"#, "y".repeat(200))).len() <= limits::ERROR_BYTES_MAX

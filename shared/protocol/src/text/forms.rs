@@ -124,7 +124,7 @@ fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn
     let Some((label, value)) = labelled(line).filter(|(label, _)| NAME_LABELS.contains(&label.as_str())) else {
         return false;
     };
-    let name: String = value.chars().take_while(|c| is_of_name(*c)).collect();
+    let name: String = value.chars().take_while(|c| is_name_char(*c)).collect();
     if name.is_empty() || name.len() > limits::NAME_BYTES_MAX || NO_TOOLS.contains(&folded(&name).as_str()) {
         return false;
     }
@@ -157,7 +157,7 @@ fn is_functionary<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl 
     let Some(name) = line.strip_prefix(">>>").map(str::trim_end) else { return false };
     !name.is_empty()
         && name != "all"
-        && name.chars().all(is_of_name)
+        && name.chars().all(is_name_char)
         && behind().next().is_some_and(|line| line.starts_with('{'))
 }
 
@@ -202,7 +202,7 @@ fn begins_with_keyword(arguments: &str) -> bool {
     name > 0 && after.starts_with('=') && !after.starts_with("==")
 }
 
-fn is_of_name(c: char) -> bool {
+fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':')
 }
 

@@ -147,7 +147,7 @@ pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
 }
 
 /// `key` is the first key of an incomplete object, and `seen` is the object's text.
-pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
+pub(super) fn starts_call(key: &str, seen: &str) -> bool {
     let key = folded(key);
     let key = key.as_str();
     if NAMES.contains(&key) || LISTS.contains(&key) {

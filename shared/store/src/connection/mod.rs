@@ -41,7 +41,7 @@ pub trait Observer: Send + Sync {
     /// `took` is `None` for a blocking read.
     fn answered(&self, verb: &'static str, took: Option<Duration>);
     fn failed(&self, verb: &'static str);
-    fn sought_primary(&self, what: &str, found: Option<&str>);
+    fn primary_search_ended(&self, what: &str, found: Option<&str>);
     /// `answer` is the first word of the reply.
     fn redirected(&self, answer: &'static str);
 }
@@ -52,7 +52,7 @@ pub trait Observer: Send + Sync {
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<OpenConnection>>>,
-    led_to: Arc<Mutex<Option<String>>>,
+    last_primary: Arc<Mutex<Option<String>>>,
     /// Counts the changes of the primary. A dedicated connection from before a change still leads to the old primary.
     moves: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
@@ -101,7 +101,7 @@ impl Connection {
     }
 
     pub(crate) fn over(dial: Arc<dyn Dial>) -> Self {
-        Self { dial, current: Arc::default(), led_to: Arc::default(), moves: Arc::default(), observer: None }
+        Self { dial, current: Arc::default(), last_primary: Arc::default(), moves: Arc::default(), observer: None }
     }
 
     pub(crate) fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
@@ -151,7 +151,7 @@ impl Connection {
         let made = OpenConnection::new(self.connect(RESPONSE_TIMEOUT).await?);
         *current = Some(made.clone());
         if let Some(Ok(primary)) = self.dial.primary() {
-            let before = self.led_to.lock().await.replace(primary.clone());
+            let before = self.last_primary.lock().await.replace(primary.clone());
             if before.is_some_and(|before| before != primary) {
                 self.moves.fetch_add(1, Ordering::Relaxed);
             }
@@ -203,7 +203,7 @@ impl Connection {
             .set_response_timeout(Some(response));
         let made = self.dial.dial(config).await;
         if let (Some(observer), Some(found)) = (&self.observer, self.dial.primary()) {
-            observer.sought_primary(&self.address(), found.ok().as_deref());
+            observer.primary_search_ended(&self.address(), found.ok().as_deref());
         }
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }

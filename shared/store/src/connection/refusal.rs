@@ -49,7 +49,7 @@ impl Refusal {
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Disk => {
-                "free space on the disk of the Redis server, or repair it: its log names the file; it takes writes again after the next save that succeeds"
+                "free disk space on the Redis server, or repair its disk: its log names the file; Redis accepts writes again after the next successful save"
             }
             Self::Replica => "name the primary in the URL, or name the sentinels with redis+sentinel://",
             Self::Replicas => "start the missing replicas, or lower min-replicas-to-write",
@@ -57,9 +57,9 @@ impl Refusal {
             Self::Login => "put the user and the password into the URL: redis://USER:PASSWORD@HOST:PORT",
             Self::Memory => "raise maxmemory, read the inboxes, or shorten retention.*",
             Self::Loading => "wait until the server has read its files",
-            Self::Busy => "wait, or end what blocks the server with FUNCTION KILL (or SCRIPT KILL)",
+            Self::Busy => "wait, or end the blocking script with FUNCTION KILL (or SCRIPT KILL)",
             Self::Cluster => {
-                "name nodes of the cluster with redis+cluster://HOST:PORT; if it is named so, look at CLUSTER INFO"
+                "name nodes of the cluster with redis+cluster://HOST:PORT; if the URL already does, check CLUSTER INFO"
             }
         }
     }

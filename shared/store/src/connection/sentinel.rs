@@ -24,7 +24,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_millis(250);
 /// Check this often for a new primary. An old primary accepts writes until other nodes notify it, and then loses these
 /// writes. So this interval limits the loss.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Sentinels {
@@ -244,7 +244,7 @@ impl Dial for Sentinels {
     }
 
     fn check_interval(&self) -> Option<Duration> {
-        Some(LOOK_EVERY)
+        Some(POLL_EVERY)
     }
 
     async fn has_moved(&self, from: &str) -> bool {

@@ -48,7 +48,7 @@ impl TlsFault {
                 "correct the clock of this machine, or wait until the certificate of the Redis server is valid"
             }
             Self::WrongName => {
-                "put a name into the URL that the certificate of the Redis server has, or issue a certificate with this name"
+                "use a host name in the URL that the certificate of the Redis server contains, or issue a certificate with this name"
             }
             Self::Invalid => {
                 "look at the certificate of the Redis server: openssl s_client -showcerts -connect HOST:PORT"

@@ -72,7 +72,7 @@ impl Store {
         let queues = queues();
         let states = self.seam().queue_states(&queues).await?;
         queues.iter().zip(&states).for_each(|(queue, state)| add_queue(&mut backlog, queue, state, &shard_stats));
-        let (waiting, turns_for_slots, for_slots) = self.unfinished_and_not_out(tenants, shares).await?;
+        let (waiting, turns_for_slots, for_slots) = self.count_waiting_turns(tenants, shares).await?;
         backlog.parked = waiting.saturating_sub(backlog.delayed + backlog.approval + turns_for_slots);
         backlog.ready += turns_for_slots;
         let oldest_ms = self.oldest_in(&for_slots).await?.map_or(0, |since_ms| backlog.now_ms - since_ms);
@@ -99,7 +99,7 @@ impl Store {
     }
 
     /// Also counts the turns in the throttle queues of `shares`, and returns these queues.
-    async fn unfinished_and_not_out(
+    async fn count_waiting_turns(
         &self,
         tenants: &[TenantId],
         shares: &[&str],

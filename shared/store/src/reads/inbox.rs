@@ -32,7 +32,7 @@ pub struct InboxReader {
     /// Entries that were read but not yet removed, each with its number.
     kept: BTreeSet<(String, u64)>,
     /// True while the inbox is read again from its start.
-    looks_back: bool,
+    is_rescanning: bool,
 }
 
 impl Store {
@@ -40,7 +40,7 @@ impl Store {
     pub fn inbox(&self, tenant: &TenantId, inbox: &InboxName) -> InboxReader {
         let store = self.clone();
         let inbox = stream_of(tenant, inbox);
-        InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
+        InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), is_rescanning: false }
     }
 
     /// For an inbox of a single request. A later reply creates a new inbox, which exists until it expires.
@@ -66,7 +66,7 @@ impl InboxReader {
         let follow = FollowRequest { log: self.inbox.clone(), after: self.last.clone(), count: COUNT, wait_ms };
         let found: Vec<InboxEntry> = self.store.seam().follow(&follow).await?.into_iter().map(reply).collect();
         if found.is_empty() && self.is_behind().await? {
-            (self.last, self.looks_back) = (None, true);
+            (self.last, self.is_rescanning) = (None, true);
         }
         Ok(self.unread(found))
     }
@@ -87,11 +87,11 @@ impl InboxReader {
             let number = std::mem::replace(&mut before, entry.seq);
             number == 0 || number.checked_add(1) == Some(entry.seq)
         });
-        if self.looks_back {
-            self.looks_back = !is_end;
+        if self.is_rescanning {
+            self.is_rescanning = !is_end;
         } else if !follows {
             // Read the inbox from its start, because the missing replies may be before the position.
-            (self.last, self.looks_back) = (None, true);
+            (self.last, self.is_rescanning) = (None, true);
         }
         self.seq = fresh.last().map_or(self.seq, |entry| entry.seq);
         fresh

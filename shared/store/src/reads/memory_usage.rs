@@ -9,7 +9,7 @@ impl MemoryUsage {
     /// True if at least 80 % of `maxmemory` is in use. New work is then not admitted, so that admitted work can be
     /// finished.
     #[must_use]
-    pub const fn is_tight(self) -> bool {
+    pub const fn is_nearly_full(self) -> bool {
         self.max > 0 && self.used / 4 >= self.max / 5
     }
 }
@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn memory_is_tight_from_80_percent_on_and_never_without_a_bound() {
-        let tight = |used, max| MemoryUsage { used, max }.is_tight();
+        let tight = |used, max| MemoryUsage { used, max }.is_nearly_full();
         assert_eq!([tight(799, 1_000), tight(800, 1_000), tight(u64::MAX, 0)], [false, true, false]);
     }
 }

@@ -48,7 +48,7 @@ impl LiveTurn {
     }
 
     #[must_use]
-    pub fn tools_left(&self) -> BTreeSet<String> {
+    pub fn remaining_tools(&self) -> BTreeSet<String> {
         let calls = self.calls.iter().skip(self.turn.position).flatten();
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }

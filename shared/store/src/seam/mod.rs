@@ -101,7 +101,7 @@ pub struct TrimBounds {
     /// Removes entries up to this ID (`<ms> << 64 | <sequence>`), which the readers have confirmed. If the stream has
     /// never reached this ID, the store has lost entries. Then nothing is removed, because the readers have not read
     /// the present entries.
-    pub read_upto: Option<u128>,
+    pub read_through: Option<u128>,
 }
 
 #[async_trait]
@@ -145,7 +145,7 @@ pub trait Store: Send + Sync {
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
     /// Every consumer group of the inbox has acknowledged every entry up to this ID, in the format of
-    /// [`TrimBounds::read_upto`]. `None` if the inbox has no groups.
+    /// [`TrimBounds::read_through`]. `None` if the inbox has no groups.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
@@ -409,7 +409,7 @@ async fn run_attempts(
             let Some(item) = pending.get_mut(index) else { continue };
             match result {
                 Ok(committed) => {
-                    view.learn_written(transaction);
+                    view.apply_transaction(transaction);
                     item.attempt.committed(committed);
                     item.has_ended = true;
                 }

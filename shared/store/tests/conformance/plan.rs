@@ -27,7 +27,7 @@ pub enum Step {
         stream: usize,
         age: Option<Age>,
         entries: u64,
-        read_upto: Option<ReadUpto>,
+        read_through: Option<ReadUpto>,
     },
     Backlog,
     RemoveConsumer {
@@ -260,7 +260,7 @@ fn step(dice: &mut Dice<'_>) -> Step {
                 _ => Some(Age::OfEntry(dice.below(4), dice.within(-1, 1))),
             },
             entries: dice.weighted(&[3, 1, 1, 1]) as u64,
-            read_upto: match dice.weighted(&[4, 2, 1]) {
+            read_through: match dice.weighted(&[4, 2, 1]) {
                 0 => None,
                 1 => Some(ReadUpto::Entry(pick(dice))),
                 _ => Some(ReadUpto::Lost),

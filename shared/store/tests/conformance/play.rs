@@ -140,7 +140,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                 }
                 self.commit(Vec::new()).await
             }
-            Step::Trim { stream: index, age, entries, read_upto } => {
+            Step::Trim { stream: index, age, entries, read_through } => {
                 self.known.refresh(self.first.store()).await;
                 let log = stream(*index);
                 let age_ms = age.map_or(0, |age| match age {
@@ -150,11 +150,11 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                         (self.clock_ms - i64::try_from(entry >> 64).unwrap() + more_ms).max(0)
                     }
                 });
-                let read_upto = read_upto.map(|upto| match upto {
+                let read_through = read_through.map(|upto| match upto {
                     ReadUpto::Entry(pick) => number(&self.known.entry(&log, pick)),
                     ReadUpto::Lost => u128::from(self.clock_ms.unsigned_abs() + 1_000) << 64,
                 });
-                let keep = TrimBounds { age_ms, entries: *entries, read_upto };
+                let keep = TrimBounds { age_ms, entries: *entries, read_through };
                 both!(self, format!("trim {log} {keep:?}"), store => store.trim(&log, keep));
                 Ok(())
             }

@@ -519,7 +519,7 @@ impl Process {
                 })
                 .collect();
             let released = self.decide_all(&releases).await?;
-            if !released.iter().flatten().any(|one| one.has_left()) {
+            if !released.iter().flatten().any(|one| one.has_left_queue()) {
                 break;
             }
         }

@@ -274,9 +274,9 @@ impl Fleet {
                     self.dispatched.push(Dispatched { name: name.clone(), calls: *calls, at_ms: *at_ms });
                 }
             }
-            let has_left = results.iter().any(|(released, _)| released.has_left());
+            let has_left_queue = results.iter().any(|(released, _)| released.has_left_queue());
             all.extend(turns.into_iter().zip(results.into_iter().map(|(released, _)| released)));
-            if !has_left {
+            if !has_left_queue {
                 return all;
             }
         }

@@ -128,7 +128,7 @@ impl Game {
         let from = self.fleet.dispatched.len();
         let released = self.fleet.release(by).await;
         // Ignore turns that this release moved: they may have returned to the first queue at a new position.
-        let moved = |name: &TurnName| released.iter().any(|(of, released)| of == name && released.has_left());
+        let moved = |name: &TurnName| released.iter().any(|(of, released)| of == name && released.has_left_queue());
         let after = self.waiting().await;
         for Dispatched { name, .. } in &self.fleet.dispatched[from..] {
             let overtaken = before.iter().find(|(other, counter)| {

@@ -111,6 +111,6 @@ async fn replies_count_as_read_after_all_groups_acknowledge_them() {
         let _: u64 = b.command(&["XACK", &full, group, &ids[0]]).await;
         assert_eq!(b.store.acknowledged(&log).await.unwrap(), entry_number(&ids[1]));
     }
-    let keep = TrimBounds { read_upto: entry_number(&ids[1]), ..TrimBounds::default() };
+    let keep = TrimBounds { read_through: entry_number(&ids[1]), ..TrimBounds::default() };
     assert_eq!(b.store.trim(&log, keep).await.unwrap(), 2);
 }

@@ -42,7 +42,7 @@ impl Folder {
             dir: Some(self.path().to_owned()),
             environment,
             built_in_tools: BTreeSet::from(["echo".to_owned()]),
-            others_carry_out: true,
+            allow_unknown_names: true,
             schema_check,
             ..Sources::default()
         }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tickfleet_model::limits;
 use tickfleet_protocol::json::{Bounds, Document, check, leading, push_quoted, unescape};
 use tickfleet_protocol::text::{calls_in, problem};
-use tickfleet_protocol::{cut_output, mangle, unmangle};
+use tickfleet_protocol::{cut_output, demangle, mangle};
 
 use crate::bounds::{assert_json, depth, text};
 
@@ -67,5 +67,5 @@ fn strings(given: &str) {
     push_quoted(&mut quoted, given);
     assert_eq!(serde_json::from_str::<String>(&quoted).expect("a quoted text is JSON"), given);
     assert_eq!(unescape(&quoted[1..quoted.len() - 1]).as_deref(), Some(given));
-    assert_eq!(unmangle(&mangle(given)), given, "a name comes back");
+    assert_eq!(demangle(&mangle(given)), given, "a name comes back");
 }

@@ -356,8 +356,8 @@ async fn pending_approvals_are_limited_per_tenant_and_agent() {
     let of_agent = limits::APPROVALS_WAITING_OF_AGENT_MAX;
     let of_tenant = limits::APPROVALS_WAITING_MAX;
     for (agent, count, bound, said) in [
-        ("kelly", of_agent, "agent", "250 approvals of this agent wait already"),
-        ("a", of_tenant, "tenant", "1000 approvals of this tenant wait already"),
+        ("kelly", of_agent, "agent", "this agent already has 250 pending approvals"),
+        ("a", of_tenant, "tenant", "this tenant already has 1000 pending approvals"),
     ] {
         many_wait(&fleet, agent, count).await;
         fleet.submit(&[pay(1)]).await;
@@ -390,6 +390,6 @@ async fn a_fleet_without_approvers_rejects_the_call_at_once() {
     let reply = fleet.reply().await;
     assert_eq!((outcomes(&reply), bank.paid()), (vec!["approval_refused"], 0), "{reply}");
     let said = reply["results"][0]["error"]["message"].as_str().unwrap();
-    assert_eq!(said, "This call needs a person's approval, and this fleet has no way to ask for one.");
+    assert_eq!(said, "This call needs a person's approval, but this fleet cannot request one.");
     fleet.stop().await;
 }

@@ -69,7 +69,7 @@ async fn arguments_too_long_for_an_approval_reject_the_call() {
     assert_eq!(outcomes(&reply), ["invalid_arguments", "ok"], "what needs nobody's consent may be long: {reply}");
     let error = &reply["results"][0]["error"];
     assert_eq!(error["details"], json!({"bytes": most + 1, "bytes_max": most}), "{reply}");
-    let said = format!("may have {most} bytes at most; these have {}", most + 1);
+    let said = format!("at most {most} bytes are allowed, and these have {}", most + 1);
     assert!(error["message"].as_str().unwrap().contains(&said), "{reply}");
     assert_eq!(fleet.ask::<u32>("ZCARD", "asked", &[]).await, 0, "nobody was asked");
     fleet.submit(&[call(most, 700)]).await;

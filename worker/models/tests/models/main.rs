@@ -110,7 +110,7 @@ async fn provider_errors_are_classified_and_contain_no_key() {
         (
             401,
             message(&format!("Incorrect API key provided: {KEY}")),
-            ModelFailure::Unauthorised,
+            ModelFailure::Unauthorized,
             FailureClass::Permanent,
         ),
         (400, message("bad"), ModelFailure::BadRequest, FailureClass::Permanent),

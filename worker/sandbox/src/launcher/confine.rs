@@ -41,9 +41,9 @@ pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     if !unistd::geteuid().is_root() {
         return Ok(None);
     }
-    let found = workspace.metadata().map_err(step("look at the workspace"))?;
+    let found = workspace.metadata().map_err(step("check the workspace"))?;
     if found.uid() == 0 || found.gid() == 0 {
-        let why = "this worker is root: the workspace must belong to another user, whom commands run as";
+        let why = "this worker is root: the workspace must belong to another user, because commands run as its owner";
         return Err(Refusal::Step(why.into()));
     }
     Ok(Some(Owner { uid: Uid::from_raw(found.uid()), gid: Gid::from_raw(found.gid()) }))
@@ -77,7 +77,7 @@ pub(super) fn start(
     let _ = (failure_writer, gate);
     admit(cgroup_handle, child)?;
     use_file_ids_of(owner)?;
-    (&open).write_all(&[1]).map_err(step("let the child go"))?;
+    (&open).write_all(&[1]).map_err(step("release the child"))?;
     Ok(StartedChild { child, failure, ended: None })
 }
 
@@ -87,7 +87,7 @@ pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<
 
 /// If the launcher dies before the child asks for the death signal, the gate's byte never arrives and this fails.
 pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("set the parent-death signal"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
 }
 
@@ -107,13 +107,13 @@ fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setfsuid(uid);
     match (unistd::setfsgid(gid), unistd::setfsuid(uid)) {
         now if now == (gid, uid) => Ok(()),
-        _ => Err(Refusal::Step("see files as the command's user: the kernel refuses it".into())),
+        _ => Err(Refusal::Step("access files as the command's user: the kernel refuses it".into())),
     }
 }
 
 pub(super) fn report_failure(failure_writer: PipeWriter, failed: Result<(), Refusal>) -> ! {
     let (mark, why) = match failed {
-        Ok(()) => ("S", "the confined process went on".to_owned()),
+        Ok(()) => ("S", "the confined process continued unexpectedly".to_owned()),
         Err(Refusal::Step(why)) => ("S", why),
         Err(Refusal::Program(why)) => ("P", why),
     };

@@ -85,12 +85,12 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
     let started = match request.level {
         Level::Basic => confine::start(&request, &stdin, cgroup_handle.as_ref())?,
         Level::Strict => namespaces::start(&request, &stdin, cgroup_handle.as_ref())?,
-        Level::Docker => return Err(Refusal::Step("a container is no launcher's business".into())),
+        Level::Docker => return Err(Refusal::Step("the launcher does not run containers".into())),
     };
     drop(stdin);
-    let quiet = File::options().write(true).open("/dev/null").map_err(step("let go of the output"))?;
-    unistd::dup2_stdout(&quiet).map_err(step("let go of the output"))?;
-    unistd::dup2_stderr(&quiet).map_err(step("let go of the output"))?;
+    let quiet = File::options().write(true).open("/dev/null").map_err(step("open /dev/null"))?;
+    unistd::dup2_stdout(&quiet).map_err(step("detach the standard output"))?;
+    unistd::dup2_stderr(&quiet).map_err(step("detach the standard error"))?;
     watch::watch_until_end(started, control, &request, cgroup_handle.as_ref())
 }
 

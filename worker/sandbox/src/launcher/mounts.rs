@@ -40,11 +40,11 @@ impl BindSource {
 /// True if the root has a `/proc`.
 pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("make a mount namespace"))?;
-    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(step("keep mounts to oneself"))?;
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(step("make the mounts private"))?;
     let sources = sources(spec)?;
     let links = links();
     let stage = STAGES.iter().map(Path::new).find(|path| path.is_dir());
-    let stage = stage.ok_or_else(|| Refusal::Step("there is no folder to make a root over".into()))?;
+    let stage = stage.ok_or_else(|| Refusal::Step("found no folder for the new root".into()))?;
     memory(stage, 16 << 20, MsFlags::empty())?;
     for (path, leads_to) in links {
         symlink(leads_to, below(stage, &path)).map_err(step("link a folder"))?;

@@ -63,7 +63,7 @@ pub(super) fn start(
     };
     drop((failure_writer, gate, end_writer));
     admit(cgroup_handle, child)?;
-    (&open).write_all(&[1]).map_err(step("let the child go"))?;
+    (&open).write_all(&[1]).map_err(step("release the child"))?;
     Ok(StartedChild { child, failure, ended: Some(ended) })
 }
 

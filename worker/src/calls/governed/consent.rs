@@ -74,7 +74,7 @@ impl Calls {
         why: &str,
     ) -> AttemptOutcome {
         let error = denied(&self.redactor.text(by), &self.redactor.text(why), id);
-        self.not_agreed(attempt, error, ApprovalEvent::Denied)
+        self.refuse_approval(attempt, error, ApprovalEvent::Denied)
     }
 
     pub(in crate::calls) fn consent_expired(
@@ -83,14 +83,14 @@ impl Calls {
         since_ms: i64,
         id: &str,
     ) -> AttemptOutcome {
-        self.not_agreed(attempt, expired(since_ms, id), ApprovalEvent::Expired)
+        self.refuse_approval(attempt, expired(since_ms, id), ApprovalEvent::Expired)
     }
 
     pub(in crate::calls) fn cannot_be_asked(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
-        self.not_agreed(attempt, cannot_be_asked(), ApprovalEvent::NotAsked)
+        self.refuse_approval(attempt, cannot_be_asked(), ApprovalEvent::NotAsked)
     }
 
-    fn not_agreed(&self, attempt: &CallAttempt<'_>, error: CallError, event: ApprovalEvent) -> AttemptOutcome {
+    fn refuse_approval(&self, attempt: &CallAttempt<'_>, error: CallError, event: ApprovalEvent) -> AttemptOutcome {
         self.metrics.approval(event);
         attempt.refused(Outcome::ApprovalRefused, error)
     }
@@ -105,7 +105,7 @@ impl Calls {
     ) -> Result<CheckedCall, NotBegun> {
         let not_begun = |outcome| NotBegun { outcome, counts: false };
         let refused =
-            |problem: &str| not_begun(self.not_agreed(attempt, not_narrowed(problem), ApprovalEvent::Narrowed));
+            |problem: &str| not_begun(self.refuse_approval(attempt, not_narrowed(problem), ApprovalEvent::Narrowed));
         let begun = self.begun_by_another(attempt).await;
         let values: NarrowedValues = serde_json::from_str(values).unwrap_or_default();
         let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
@@ -125,7 +125,7 @@ impl Calls {
         };
         let places: BTreeSet<&str> = passed.asked.iter().map(|asked| asked.place.as_str()).collect();
         if let Some(more) = again.asked.iter().find(|asked| !places.contains(asked.place.as_str())) {
-            let problem = format!("{} needs an approval of the new ones, and none was requested", more.place);
+            let problem = format!("{} requires an approval of the new arguments, but none was requested", more.place);
             return Err(begun.map_or_else(|| refused(&problem), not_begun));
         }
         Ok(again)
@@ -154,7 +154,7 @@ impl Calls {
                 abridged: short.is_some(),
                 arguments: short.unwrap_or_else(|| arguments.to_owned()),
                 bytes: arguments.len(),
-                why: self.why_asked(&passed.asked, before),
+                why: self.approval_reasons(&passed.asked, before),
                 may_narrow: may_narrow(&passed.asked),
             },
             exact: arguments.to_owned().into(),
@@ -167,7 +167,7 @@ impl Calls {
         let mut view = View::default();
         let full = self.store.evaluate(&mut view, |view, context| ask.full(view, context, tenant, &head.agent));
         match full.await {
-            Ok(Some(of_agent)) => return self.not_agreed(attempt, too_many(of_agent), ApprovalEvent::NotAsked),
+            Ok(Some(of_agent)) => return self.refuse_approval(attempt, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
             // The failure is harmless, because parking the call counts the waiting approvals again.
             Err(error) => tracing::debug!(%error, call = %attempt.id, "failed to count waiting approvals"),
@@ -183,7 +183,7 @@ impl Calls {
     }
 
     /// Returns how long the call waits, and the guard of the wait: the approval's record must stay unchanged.
-    pub(in crate::calls) fn waits_for_people(
+    pub(in crate::calls) fn approval_wait_bounds(
         &self,
         attempt: &CallAttempt<'_>,
         id: &str,
@@ -209,9 +209,10 @@ impl Calls {
     }
 
     /// Returns JSON. Reasons beyond [`WHY_BYTES_MAX`] are only counted.
-    fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
+    fn approval_reasons(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
-            let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
+            let why =
+                format!("{before} was requested before; since then, the call, its tool or the rules have changed");
             json!({"place": "asked again", "why": why})
         });
         let each = asked.iter().map(|asked| json!({"place": asked.place, "why": self.redactor.text(&asked.why)}));
@@ -269,8 +270,8 @@ fn denied(by: &str, why: &str, id: &str) -> CallError {
 fn expired(since_ms: i64, id: &str) -> CallError {
     let until = rfc3339(since_ms);
     let message = format!(
-        "A person had to approve this call by {until}, and no approval that counts was there by then. It was not executed; \
-         calling again asks again."
+        "This call needed a person's approval by {until}, and no valid approval arrived in time. It was not executed; \
+         call again to request a new approval."
     );
     let error = refusal("expired", message, &json!({ "approval": id, "expired_at": until }));
     CallError { code: "approval_expired".into(), ..error }
@@ -278,18 +279,18 @@ fn expired(since_ms: i64, id: &str) -> CallError {
 
 fn too_many(of_agent: bool) -> CallError {
     let (of, what) = if of_agent {
-        ("agent", format!("{} approvals of this agent wait already", limits::APPROVALS_WAITING_OF_AGENT_MAX))
+        ("agent", format!("this agent already has {} pending approvals", limits::APPROVALS_WAITING_OF_AGENT_MAX))
     } else {
-        ("tenant", format!("{} approvals of this tenant wait already", limits::APPROVALS_WAITING_MAX))
+        ("tenant", format!("this tenant already has {} pending approvals", limits::APPROVALS_WAITING_MAX))
     };
     let message = format!(
-        "A person has to approve this call, and {what}. It was not executed; try again later or use another approach."
+        "This call needs a person's approval, but {what}. It was not executed; try again later or use another approach."
     );
     refusal("too_many_waiting", message, &json!({ "bound": of }))
 }
 
 fn cannot_be_asked() -> CallError {
-    refusal("not_asked", "A person has to approve this call, and no approver can be asked.".to_owned(), &json!({}))
+    refusal("not_asked", "This call needs a person's approval, but no approver can be asked.".to_owned(), &json!({}))
 }
 
 fn not_narrowed(problem: &str) -> CallError {

@@ -212,7 +212,7 @@ fn explain(known: &KnownFact, required: bool) -> String {
     match known.state {
         FactState::Never => "which nothing in this session has set".to_owned(),
         FactState::Set => format!("which {by} set{at}"),
-        FactState::Perhaps if required => format!("and whether {by} set it{at} is not known"),
+        FactState::Perhaps if required => format!("and it is unknown whether {by} set it{at}"),
         FactState::Perhaps => format!("which {by} may have set{at}"),
         FactState::Cleared => format!("which {by} cleared{at}"),
         FactState::Undecided => format!("which {by} may be about to change, and {by} waits for this call"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tickfleet_core::call::begin::StreakCheck;
 use tickfleet_core::call::streak::{Repeat, Streak, StreakBounds, StreakCount, StreakName};
 use tickfleet_engine::time::rfc3339;
-use tickfleet_model::loops::{IN_CIRCLES, call_hash, result_hash};
+use tickfleet_model::loops::{LOOP_ADVICE, call_hash, result_hash};
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{CallResult, Outcome};
 use tickfleet_ops::metrics::{LoopAction, Metrics};
@@ -79,8 +79,8 @@ impl LoopBreaker {
         // been executed.
         let not_executed = if may_have_been_held(attempt.slice) { "" } else { ", and was not executed" };
         let message = format!(
-            "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \
-             {until}{not_executed}. {IN_CIRCLES}"
+            "You have made the same call of {tool:?} repeatedly and got the same result each time. It is denied until \
+             {until}{not_executed}. {LOOP_ADVICE}"
         );
         let mut error = messages::error(Outcome::Denied, message);
         error.details = Some(serde_json::json!({ "reason": "loop", "until": until }));
@@ -108,9 +108,9 @@ impl LoopBreaker {
             return None;
         }
         self.metrics.loop_broken(LoopAction::Warned);
-        let refused = refused_until_ms.map(|ms| format!(" It is refused until {}.", rfc3339(ms))).unwrap_or_default();
+        let refused = refused_until_ms.map(|ms| format!(" It is denied until {}.", rfc3339(ms))).unwrap_or_default();
         Some(format!(
-            "You have made this same call {count} times in a row, and each time got the same result. {IN_CIRCLES}{refused}"
+            "You have made the same call {count} times in a row and got the same result each time. {LOOP_ADVICE}{refused}"
         ))
     }
 }

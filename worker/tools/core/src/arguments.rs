@@ -230,14 +230,14 @@ impl ValueCheck {
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let validator = &self.0.validator;
         let names = &self.0.names;
-        let mut errors = validator.iter_errors(value).filter(|error| !is_of_engine(error)).peekable();
+        let mut errors = validator.iter_errors(value).filter(|error| !is_engine_error(error)).peekable();
         errors.peek()?;
         Some(if all { explain::all(errors, names, subject) } else { explain::all(errors.take(1), names, subject) })
     }
 }
 
 /// True if a pattern took too many steps, or the regex engine failed. The tool then decides whether the value matches.
-fn is_of_engine(error: &ValidationError<'_>) -> bool {
+fn is_engine_error(error: &ValidationError<'_>) -> bool {
     use ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })
 }

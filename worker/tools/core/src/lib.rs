@@ -117,7 +117,7 @@ impl CallContext {
 
     /// Returns the context for a turn or task that the call begins, traced as a child of the current span.
     #[must_use]
-    pub fn for_begun_work(&self) -> Context {
+    pub fn for_child_work(&self) -> Context {
         let mut context = (*self.context).clone();
         if let Some(trace) = self.trace() {
             (context.traceparent, context.tracestate) = (Some(trace.traceparent), trace.tracestate);

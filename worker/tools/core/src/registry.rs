@@ -53,7 +53,7 @@ impl RegisteredTool {
             return Err(RegistryError::new(spec.name, why));
         }
         if spec.effect != Effect::Once && spec.reconcile.is_some() {
-            let reason = "reconcile is for a tool whose effect is once: any other may run again";
+            let reason = "reconcile requires the effect once: tools with other effects may run again";
             return Err(RegistryError::new(spec.name, reason));
         }
         if let Some(why) = spec.cache.as_ref().and_then(|cache| wrong_cache(cache, &spec)) {
@@ -311,7 +311,7 @@ impl Registry {
 /// window must be at least 1 s.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
-        return Some("an effect key is for a tool whose effect is once: any other may run again");
+        return Some("an effect key requires the effect once: tools with other effects may run again");
     }
     if key.arguments.is_empty() || key.arguments.iter().any(|pointer| !pointer.starts_with('/')) {
         return Some("an effect key has JSON pointers to arguments, such as /to");
@@ -340,7 +340,7 @@ fn typed_tool(
     environment: &Environment,
     timeout_default: Duration,
 ) -> Result<RegisteredTool, RegistryError> {
-    let by_agent = tool.does_answer_by_agent();
+    let by_agent = tool.depends_on_agent();
     let (spec, handler) = tool.into_parts(timeout_default, environment);
     let made = match file.tools.get(&spec.name) {
         Some(def) if def.has_kind() => {
@@ -453,7 +453,7 @@ fn declared(
         (None, None) => None,
     };
     let missing = match made {
-        None => "nothing is configured that could run it".to_owned(),
+        None => "it has no configured handler".to_owned(),
         Some(made) => match made {
             Ok(DeclaredHandler { handler, configured }) => {
                 spec.configured = configured;
@@ -579,7 +579,7 @@ mod tests {
             "crm": {"description": "Reads.", "input_schema": schema, "http": http}
         }}))
         .unwrap();
-        for (name, reason) in [("post_tweet", "nothing is configured"), ("crm", "CRM_URL is not set")] {
+        for (name, reason) in [("post_tweet", "no configured handler"), ("crm", "CRM_URL is not set")] {
             let tool = registry.get(name).unwrap();
             assert!(!tool.spec.configured);
             match tool.handler.call(&context(1), &arguments(json!({}))).await {

@@ -380,7 +380,7 @@ impl TypedTool {
         Arc::strong_count(&self.held) > Arc::strong_count(&self.clones)
     }
 
-    pub(super) const fn does_answer_by_agent(&self) -> bool {
+    pub(super) const fn depends_on_agent(&self) -> bool {
         self.answers_by_agent
     }
 

@@ -141,7 +141,7 @@ fn redirected(
 ) -> Result<Request, String> {
     let location = headers.get(header::LOCATION).and_then(|l| l.to_str().ok());
     let next = location.and_then(|l| request.url.join(l).ok());
-    let next = next.ok_or("The service answered with a redirect to nowhere.")?;
+    let next = next.ok_or("The service answered with a redirect without a target.")?;
     let number = status.as_u16();
     if number == 303 {
         request.method = Method::GET;
@@ -156,7 +156,7 @@ fn redirected(
     }
     if request.url.origin() != next.origin() {
         if request.body.is_some() && request.body_is_secret || secrets.found_in(next.as_str()) {
-            return Err("The service answered with a redirect that would hand a secret to another host.".to_owned());
+            return Err("The service answered with a redirect that would send a secret to another host.".to_owned());
         }
         // The template's other headers are only for the first host.
         let stay: [HeaderName; 2] = [header::CONTENT_TYPE, header::ACCEPT];

@@ -80,12 +80,12 @@ impl Rule {
             .and_then(|v| serde_json::from_str(&with_numbers_as_text(v.get())).ok());
         match test {
             Test::OneOf(values) => found.is_some_and(|found| values.contains(&found)),
-            Test::Present(wanted) => found.is_some_and(|found| is_something(&found)) == *wanted,
+            Test::Present(wanted) => found.is_some_and(|found| has_content(&found)) == *wanted,
         }
     }
 
     pub(super) fn message(&self, body: Option<&Value>) -> Option<String> {
-        let found = body?.pointer(self.message.as_deref()?).filter(|found| is_something(found))?;
+        let found = body?.pointer(self.message.as_deref()?).filter(|found| has_content(found))?;
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
@@ -103,7 +103,7 @@ impl Rule {
 }
 
 /// False for null and empty values: some services send an empty `errors` on success.
-fn is_something(value: &Value) -> bool {
+fn has_content(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),

@@ -180,7 +180,7 @@ impl Credentials {
             (Some(secret), ClientAuth::Basic) => {
                 let pair = STANDARD.encode(format!("{}:{}", encoded(&self.client_id), encoded(secret)));
                 let value = HeaderValue::try_from(format!("Basic {pair}"));
-                let mut value = value.map_err(|_| "The client's id and password make no header.".to_owned())?;
+                let mut value = value.map_err(|_| "The client's id and password form no valid header.".to_owned())?;
                 value.set_sensitive(true);
                 headers.insert(header::AUTHORIZATION, value);
             }
@@ -236,7 +236,7 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
             _ => refused(&why),
         });
     }
-    let body = body.map_err(|_| away("the token service's answer did not arrive whole", None))?;
+    let body = body.map_err(|_| away("the token service's answer is incomplete", None))?;
     // The body contains a token, so the error does not quote the body.
     let grants: Grants = serde_json::from_slice(&body).map_err(|_| refused("its token service granted no token"))?;
     if grants.token_type.as_deref().is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {

@@ -86,7 +86,7 @@ impl OutcomeRules {
         let text = text.unwrap_or_else(|| secrets.scrub(&String::from_utf8_lossy(&body)));
         Err(match (rule, unfollowed) {
             (Some(rule), _) => mapped(rule, status, headers, &text),
-            (None, Some(why)) => self.led_on(why),
+            (None, Some(why)) => self.redirect_failure(why),
             (None, None) => self.failure(status, headers, &text),
         })
     }
@@ -96,26 +96,26 @@ impl OutcomeRules {
         match error {
             // A rule depends on the unread body, so the outcome is unknown.
             BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
-                "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
-                 did what was asked is not known. Ask for less at a time.",
+                "The service answered (status {status}) with more than {} bytes, which were not read, so it is unknown \
+                 whether the request succeeded. Ask for less at a time.",
                 self.response_bytes_max
             )),
             BodyError::TooLarge if self.effect == Effect::Read => Err(permanent(format!(
-                "The service did what was asked (status {status}), but its answer has more than {} bytes and was not \
+                "The request succeeded (status {status}), but its answer has more than {} bytes and was not \
                  read. Ask for less at a time.",
                 self.response_bytes_max
             ))),
             // The request took effect. A caller would repeat a failed call, so report an output.
             BodyError::TooLarge => {
                 let note = format!(
-                    "The service did what was asked. Its answer has more than {} bytes and is not shown. Do not call \
+                    "The request succeeded. Its answer has more than {} bytes and is not shown. Do not call \
                      this tool again to repeat it.",
                     self.response_bytes_max
                 );
                 raw(json!({ "executed": true, "status": status, "note": note }).to_string()).map(as_json)
             }
             BodyError::Lost(_) => {
-                lost(format!("The connection was lost within the service's answer (status {status})."))
+                lost(format!("The connection was lost during the service's answer (status {status})."))
             }
         }
     }
@@ -132,7 +132,8 @@ impl OutcomeRules {
         }
         if let Some(pointer) = self.result.as_deref().filter(|pointer| !pointer.is_empty()) {
             let part = whole.as_deref().and_then(|whole| pointed(whole, pointer));
-            return part.map_or_else(|| self.nothing_at(pointer, answer, call), |part| Ok(as_json(part.to_owned())));
+            return part
+                .map_or_else(|| self.missing_result(pointer, answer, call), |part| Ok(as_json(part.to_owned())));
         }
         match whole {
             Some(whole) => Ok(as_json(whole)),
@@ -142,17 +143,21 @@ impl OutcomeRules {
 
     /// The output for a response without a value at `pointer`. The declaration selects only a part, so the model must
     /// not receive the rest.
-    fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
+    fn missing_result(
+        &self,
+        pointer: &str,
+        answer: &Response,
+        call: Option<&CallId>,
+    ) -> Result<ToolOutput, ToolFailure> {
         let status = answer.status().as_u16();
         let host = answer.url().host_str().unwrap_or_default();
         let call = call.map(tracing::field::display);
         tracing::warn!(call, host, status, pointer, "response has no value at the tool's result pointer");
-        let nothing =
-            format!("has nothing at {}, where the result should be", wording::cut(pointer, POINTER_BYTES_MAX));
+        let nothing = format!("has no value at the result pointer {}", wording::cut(pointer, POINTER_BYTES_MAX));
         let output = match self.effect {
             Effect::Read => json!({ "status": status, "note": format!("The service's answer {nothing}.") }),
             Effect::Once | Effect::Idempotent => json!({ "executed": true, "status": status, "note": format!(
-                "The service did what was asked, but its answer {nothing}. Do not call this tool again to repeat it."
+                "The request succeeded, but its answer {nothing}. Do not call this tool again to repeat it."
             ) }),
         };
         raw(output.to_string()).map(as_json)
@@ -160,11 +165,11 @@ impl OutcomeRules {
 
     /// The failure for a redirect that was not followed. The service may have executed the request, so the outcome is
     /// unknown if the tool must not run twice.
-    fn led_on(&self, why: String) -> ToolFailure {
+    fn redirect_failure(&self, why: String) -> ToolFailure {
         if self.effect != Effect::Once {
             return permanent(why);
         }
-        let message = format!("{why} It does not say whether what was asked was done.");
+        let message = format!("{why} It does not show whether the request succeeded.");
         ToolFailure::Transient { message, retry_after: None, not_executed: false }
     }
 

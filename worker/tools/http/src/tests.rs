@@ -353,7 +353,7 @@ async fn an_endless_response_is_read_only_up_to_its_limit() {
     .await;
     let tool = get(&drip, json!({"response_bytes_max": 1000}));
     let text = message(call(&tool, json!({})).await);
-    assert!(text.contains("did what was asked (status 200)") && text.contains("more than 1000 bytes"), "{text}");
+    assert!(text.contains("request succeeded (status 200)") && text.contains("more than 1000 bytes"), "{text}");
     ended.recv().await.unwrap();
 
     let (_, address) = Service::start([status(200, &[], &"x".repeat(1001)), status(200, &[], &"x".repeat(1000))]).await;

@@ -75,7 +75,7 @@ async fn an_unfollowed_redirect_does_not_count_as_not_executed() {
     let (_, address) = Service::start([status(302, &[("location", "/b")], ""), status(303, &[], "")]).await;
     let following = tool_for(with(&address, "POST", json!({"redirects_max": 2})), Effect::Idempotent).unwrap();
     assert!(message(call(&following, json!({})).await).contains("ambiguous redirect (302)"));
-    assert!(message(call(&following, json!({})).await).contains("redirect to nowhere"));
+    assert!(message(call(&following, json!({})).await).contains("redirect without a target"));
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn a_result_pointer_selects_the_output_and_hides_other_members() {
         assert_eq!((outputs[2].as_str(), outputs[4].as_str()), ("null", "null"));
         for nothing in [&outputs[1], &outputs[3]] {
             let said: Value = serde_json::from_str(nothing).unwrap();
-            assert!(said["note"].as_str().unwrap().contains("has nothing at /result"), "{said}");
+            assert!(said["note"].as_str().unwrap().contains("has no value at the result pointer /result"), "{said}");
             assert_eq!(said["executed"] == true, effect == Effect::Once, "{said}");
             assert!(!nothing.contains("h1"), "{said}");
         }

@@ -139,7 +139,7 @@ impl HttpTool {
                 known.check("oauth2", template)?;
                 if let Some(name) = template.arguments().next() {
                     return Err(field("oauth2")(format!(
-                        "'{{{{{name}}}}}': a call does not choose who it signs in as"
+                        "'{{{{{name}}}}}': a call must not choose its sign-in account"
                     )));
                 }
             }
@@ -188,7 +188,7 @@ impl HttpTool {
                 separator = '&';
             }
         }
-        let url = Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
+        let url = Url::parse(&text).map_err(|_| "The arguments result in an invalid URL.".to_owned())?;
         // The encoding above prevents a change of the address. This check is a second protection, in case the encoding
         // has a bug.
         let segments = |text: &str| text.matches('/').count();
@@ -261,7 +261,7 @@ impl HttpTool {
         if let Some(token) = token {
             // The sign-in has already checked that the token fits into a header.
             let value = HeaderValue::try_from(format!("Bearer {}", token.value.expose_secret()));
-            let mut value = value.map_err(|_| outcome::permanent("The access token makes no header."))?;
+            let mut value = value.map_err(|_| outcome::permanent("The access token forms no valid header."))?;
             value.set_sensitive(true);
             request.headers.insert(header::AUTHORIZATION, value);
         }

@@ -73,14 +73,14 @@ impl ShardLog {
                 break;
             }
         }
-        found.iter().rev().for_each(|json| self.take_in(json));
+        found.iter().rev().for_each(|json| self.add_entry(json));
         if newest.is_some() {
             self.newest = newest;
         }
         Ok(())
     }
 
-    fn take_in(&mut self, json: &str) {
+    fn add_entry(&mut self, json: &str) {
         // The agent of an unreadable entry is unknown, so skip it.
         let Some(entry) = AuditEntry::read_call(json) else { return };
         let Ok(tenant) = TenantId::new(entry.tenant()) else { return };
@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn an_action_is_indexed_by_its_actor_and_its_agent() {
         let mut log = ShardLog::default();
-        log.take_in(&entry("acme", ("agent", "kelly"), None, 1));
-        log.take_in(&entry("acme", ("agent", "atlas"), Some("kelly"), 2));
-        log.take_in(&entry("acme", ("service", "producer"), Some("kelly"), 3));
-        log.take_in("{}");
+        log.add_entry(&entry("acme", ("agent", "kelly"), None, 1));
+        log.add_entry(&entry("acme", ("agent", "atlas"), Some("kelly"), 2));
+        log.add_entry(&entry("acme", ("service", "producer"), Some("kelly"), 3));
+        log.add_entry("{}");
         assert_eq!((of(&log, "acme", "kelly"), of(&log, "acme", "atlas"), of(&log, "other", "kelly")), (3, 1, 0));
         assert_eq!(of(&log, "acme", "producer"), 0);
     }
@@ -174,7 +174,7 @@ mod tests {
     fn the_log_evicts_its_oldest_entries_beyond_the_limit() {
         let mut log = ShardLog::default();
         for turn in 0..HELD_MAX + 10 {
-            log.take_in(&entry("acme", ("agent", if turn < 5 { "old" } else { "new" }), None, turn));
+            log.add_entry(&entry("acme", ("agent", if turn < 5 { "old" } else { "new" }), None, turn));
         }
         assert_eq!((of(&log, "acme", "old"), of(&log, "acme", "new")), (0, HELD_MAX));
         assert_eq!(log.by_agent.len(), 1);

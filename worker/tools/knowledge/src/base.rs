@@ -17,7 +17,7 @@ const STEP_PASSAGES: usize = 512;
 /// The number of comparisons after which a search lets the worker's other tasks run.
 const STEP_VECTORS: usize = 2_048;
 /// A passage with a lower similarity counts as unrelated.
-const LIKE_MIN: f32 = 0.1;
+const SIMILARITY_MIN: f32 = 0.1;
 
 #[derive(Debug)]
 pub(crate) struct CachedDocument {
@@ -54,7 +54,7 @@ impl KnowledgeBase {
             return Ok(());
         }
         let listed = store.documents(tenant).await?;
-        let missing = self.index.write().forget_all_but(&listed);
+        let missing = self.index.write().retain_listed(&listed);
         for step in steps(missing) {
             let ids: Vec<&str> = step.iter().map(|document| document.id.as_str()).collect();
             let passages = store.passages(tenant, &ids).await?;
@@ -108,7 +108,7 @@ impl KnowledgeBase {
         for (step, some) in places.chunks(STEP_VECTORS).enumerate() {
             for (at, (held, number)) in some.iter().enumerate() {
                 let likeness = held.passages.vectors.get(*number).map_or(0.0, |other| cosine_similarity(vector, other));
-                if likeness >= LIKE_MIN {
+                if likeness >= SIMILARITY_MIN {
                     found.push((step * STEP_VECTORS + at, likeness));
                 }
             }
@@ -142,7 +142,7 @@ fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
 
 impl Index {
     /// Keeps only documents that are listed in the same version. Returns the listed documents that are not in memory.
-    fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
+    fn retain_listed(&mut self, listed: &[Document]) -> Vec<Document> {
         let held = |places: &Vec<Option<PassageRef>>, texts: &[usize]| {
             texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))
         };

@@ -97,7 +97,7 @@ fn read_line(file: &str, line: &str, category: &str) -> Result<Draft, String> {
     if line.len() > 2 * limits::DOCUMENT_BYTES_MAX {
         return Err(format!("the line has {} bytes; at most {}", line.len(), 2 * limits::DOCUMENT_BYTES_MAX));
     }
-    let expected = r#"expected {"text": …} with "title", "category" and "source" where there are any"#;
+    let expected = r#"expected {"text": …}, optionally with "title", "category" and "source""#;
     let line: DocumentLine = serde_json::from_str(line).map_err(|error| format!("{error}; {expected}"))?;
     if line.text.contains('\0') {
         return Err("the text has NUL bytes".to_owned());

@@ -86,7 +86,7 @@ struct SearchMemories {
 fn search_memories(store: Store, knowledge: Arc<Knowledge>) -> TypedTool {
     TypedTool::new(
         NAMES[1],
-        "Searches what you noted down, called and worked on, and the knowledge base, and returns what fits best.",
+        "Searches your notes, calls and tasks and the knowledge base, and returns the best matches.",
         Effect::Read,
         move |context: CallContext, args: SearchMemories| {
             let store = store.clone();
@@ -127,7 +127,7 @@ struct Noted {
 fn remember(store: Store) -> TypedTool {
     TypedTool::new(
         NAMES[2],
-        "Notes something down for later conversations and tasks of yours. search_my_memories finds it again. Only you see it. If there are too many notes, the oldest are removed.",
+        "Saves a note for your later conversations and tasks. search_my_memories finds it again. Only you see it. If there are too many notes, the oldest are removed.",
         Effect::Idempotent,
         move |context: CallContext, args: Remember| {
             let store = store.clone();
@@ -149,7 +149,7 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
         RememberResult::Done { forgotten } => Ok(Noted { memory_id: id, forgotten }),
         RememberResult::Known => Ok(Noted { memory_id: id, forgotten: 0 }),
         RememberResult::Pressure => Err(ToolError::NotExecuted {
-            message: "Memory is short, and nothing new is noted down until there is room.".into(),
+            message: "Memory is nearly full, so no notes are saved until there is room.".into(),
             retry_after: None,
         }),
     }

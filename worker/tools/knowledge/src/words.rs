@@ -54,12 +54,12 @@ fn each_word(run: &str, found: &mut Vec<String>) {
                 end_word(&mut word, found);
                 dense.push(c);
             } else {
-                end_dense(&mut dense, found);
+                flush_dense(&mut dense, found);
                 word.extend(c.to_lowercase());
             }
         }
         end_word(&mut word, found);
-        end_dense(&mut dense, found);
+        flush_dense(&mut dense, found);
     }
 }
 
@@ -69,7 +69,7 @@ fn end_word(word: &mut String, found: &mut Vec<String>) {
     }
 }
 
-fn end_dense(dense: &mut Vec<char>, found: &mut Vec<String>) {
+fn flush_dense(dense: &mut Vec<char>, found: &mut Vec<String>) {
     let all = std::mem::take(dense);
     match all.as_slice() {
         [] => {}

@@ -114,14 +114,14 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         match self.decoder.decode(text) {
             Decoded::Message(message) => {
                 self.spread = None;
-                self.hand_on(message);
+                self.deliver_message(message);
             }
             Decoded::Ignored => self.spread = None,
             Decoded::Unreadable(flaw) => self.unreadable(text, flaw),
         }
     }
 
-    fn hand_on(&mut self, mut message: ServerJsonRpcMessage) {
+    fn deliver_message(&mut self, mut message: ServerJsonRpcMessage) {
         let answered = match &mut message {
             JsonRpcMessage::Response(response) => Some(wire::number(&response.id)),
             JsonRpcMessage::Error(error) => {
@@ -324,7 +324,7 @@ mod tests {
         for (unreadable, why) in [
             (br#"{"id":1,"result":{"n":NaN}}"#.as_slice(), "not a JSON message"),
             (b"{\"id\":1,\"result\":{\"n\":\"caf\xe9\"}}", "not UTF-8"),
-            (br#"{"id":1,"result":{"n":"\ud83d"}}"#, "half a surrogate pair"),
+            (br#"{"id":1,"result":{"n":"\ud83d"}}"#, "a lone surrogate"),
             (deep.as_bytes(), "deeper than 128 levels"),
             (spread.as_bytes(), "over several lines"),
             (late.as_bytes(), "over several lines"),

@@ -99,7 +99,7 @@ impl Listing {
         }
         if !self.cursors.insert(cursor.clone()) {
             let cursor = quoted(&cursor);
-            return Err(format!("its list of tools does not end: the cursor {cursor} comes again"));
+            return Err(format!("its list of tools does not end: the cursor {cursor} repeats"));
         }
         Ok(Some(cursor))
     }
@@ -296,7 +296,7 @@ mod tests {
         let tool = |n: usize| json!([{"name": format!("t{n}"), "inputSchema": {}}]);
         let mut same = Listing::default();
         assert_eq!(same.take(&page(tool(1), Some("x"))), Ok(Some("x".to_owned())));
-        assert!(same.take(&page(tool(2), Some("x"))).unwrap_err().contains("the cursor \"x\" comes again"));
+        assert!(same.take(&page(tool(2), Some("x"))).unwrap_err().contains("the cursor \"x\" repeats"));
         let mut empty = Listing::default();
         let error = (0..20).find_map(|n| empty.take(&page(json!([]), Some(&n.to_string()))).err()).unwrap();
         assert_eq!(error, "more than 8 pages of its list of tools are empty");

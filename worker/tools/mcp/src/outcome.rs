@@ -31,7 +31,7 @@ pub(super) fn permanent(message: &str) -> ToolFailure {
 
 pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailure {
     let message = format!(
-        "The tool '{}' is quarantined: {what}. It was not called. An operator has to look at it and pin it again; use \
+        "The tool '{}' is quarantined: {what}. It was not called. An operator has to review it and pin it again; use \
          another tool.",
         wording::cut(own, WORD_BYTES_MAX)
     );
@@ -109,7 +109,7 @@ impl<'a> CallResult<'a> {
             _ => {}
         }
         let members: Members<'_> =
-            serde_json::from_str(text).map_err(|_| "with a result that has a member twice, or an odd one")?;
+            serde_json::from_str(text).map_err(|_| "with a result that has a duplicate or invalid member")?;
         let content = members.content.map(RawValue::get).filter(|content| content.starts_with('['));
         let structured = members.structured_content.map(RawValue::get);
         // The server may already have begun to act, so the call counts as failed.
@@ -306,7 +306,7 @@ fn is_no_session(error: &ErrorData) -> bool {
 }
 
 fn no_session(server: &str) -> ToolFailure {
-    not_sent(format!("The session with the MCP server '{server}' is over; the call was not run."), None)
+    not_sent(format!("The session with the MCP server '{server}' has ended; the call was not run."), None)
 }
 
 /// An error about the request is permanent. After a failure of the server, the call may have partly taken effect.

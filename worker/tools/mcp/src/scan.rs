@@ -11,7 +11,7 @@ pub(super) fn flaw(json: &str) -> Option<String> {
     if depth(json) > DEPTH_MAX {
         return Some(format!("it nests deeper than {DEPTH_MAX} levels"));
     }
-    has_half_pair(json).then(|| "a text of it has half a surrogate pair".to_owned())
+    has_half_pair(json).then(|| "one of its strings has a lone surrogate".to_owned())
 }
 
 fn outside_texts(json: &str, mut see: impl FnMut(u8)) {

@@ -58,7 +58,7 @@ impl McpTool {
     fn away(&self, why: LinkUnavailable) -> ToolFailure {
         let what = match why {
             LinkUnavailable::Away => "is not available right now",
-            LinkUnavailable::Stopped => "was closed, because the worker ends",
+            LinkUnavailable::Stopped => "was closed, because the worker is stopping",
         };
         let message = format!("The MCP server '{}' {what}; the call was not sent.", self.server.name());
         ToolFailure::Transient { message, retry_after: None, not_executed: true }

@@ -77,18 +77,18 @@ pub(super) fn id_of(number: u64) -> RequestId {
     NumberOrString::Number(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-fn in_its_place(id: u64, kind: &str, why: &str) -> ServerJsonRpcMessage {
+fn replacement_error(id: u64, kind: &str, why: &str) -> ServerJsonRpcMessage {
     let error = ErrorData::new(ErrorCode(-32000), why.to_owned(), Some(json!({ MARK: kind })));
     ServerJsonRpcMessage::Error(JsonRpcError::new(Some(id_of(id)), error))
 }
 
 pub(super) fn too_large(id: u64) -> ServerJsonRpcMessage {
     let why = format!("its answer has more than {} bytes and was not read", limits::MCP_MESSAGE_BYTES_MAX);
-    in_its_place(id, TOO_LARGE, &why)
+    replacement_error(id, TOO_LARGE, &why)
 }
 
 pub(super) fn unreadable(id: u64, why: &str) -> ServerJsonRpcMessage {
-    in_its_place(id, UNREADABLE, why)
+    replacement_error(id, UNREADABLE, why)
 }
 
 fn is_marked(error: &ErrorData, kind: &str) -> bool {
@@ -173,7 +173,7 @@ impl Decoder {
             (None, Some(result), None) => self.result(id, result.get()),
             (None, None, Some(error)) => refusal(id, error.get()),
             (None, None, None) => DecodeError::of(None, "it is not a message of the protocol"),
-            _ => DecodeError::of(id, "it is an answer and something else at once"),
+            _ => DecodeError::of(id, "it is a response and another message at once"),
         }
     }
 
@@ -215,7 +215,7 @@ fn refusal(id: Option<u64>, error: &str) -> Decoded {
     let flaw = scan::flaw(error);
     let refusal = match serde_json::from_str::<Refusal>(error) {
         Ok(refusal) if flaw.is_none() => refusal,
-        _ => return DecodeError::of(id, "its error is not one of the protocol"),
+        _ => return DecodeError::of(id, "its error does not follow the protocol"),
     };
     let code =
         refusal.code.as_i64().and_then(|code| i32::try_from(code).ok()).map_or(ErrorCode::INTERNAL_ERROR, ErrorCode);
@@ -243,7 +243,7 @@ fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded 
     match message {
         Ok(message) => Decoded::Message(message),
         Err(_) => {
-            DecodeError::of(None, format!("its {} is not one of the protocol", wording::cut(&method, WORDS_BYTES_MAX)))
+            DecodeError::of(None, format!("its {} is not part of the protocol", wording::cut(&method, WORDS_BYTES_MAX)))
         }
     }
 }
@@ -309,11 +309,11 @@ mod tests {
         for (bytes, id, why) in [
             (br#"{"id":1,"result":{"n":NaN}}"#.as_slice(), None, "not a JSON message"),
             (b"{\"id\":1,\"result\":{\"n\":\"caf\xe9\"}}", None, "not UTF-8"),
-            (br#"{"id":1,"result":{"n":"\ud83d"}}"#, Some(1), "half a surrogate pair"),
+            (br#"{"id":1,"result":{"n":"\ud83d"}}"#, Some(1), "a lone surrogate"),
             (deep.as_bytes(), Some(1), "deeper than 128 levels"),
             (br#"{"result":{}}"#, None, "not that of a request"),
             (br#"{"level":"info"}"#, None, "not a message"),
-            (br#"{"id":1,"error":"no"}"#, Some(1), "its error is not one"),
+            (br#"{"id":1,"error":"no"}"#, Some(1), "its error does not follow"),
         ] {
             let (got_id, got) = decoded(bytes);
             assert_eq!(got_id, id, "{}", String::from_utf8_lossy(bytes));

@@ -47,7 +47,7 @@ fn tls_failure(error: &rustls::Error) -> &'static str {
     let rustls::Error::InvalidCertificate(certificate) = error else { return "the TLS handshake failed" };
     match certificate {
         CertificateError::UnknownIssuer => {
-            "its certificate is of an authority that is not trusted here (UnknownIssuer)"
+            "its certificate was issued by an authority that is not trusted here (UnknownIssuer)"
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired",
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {

@@ -11,7 +11,7 @@ use crate::definition::Definition;
 use crate::interpreter;
 use crate::machine::Machine;
 
-const SAYS_BYE_IN: Duration = Duration::from_secs(5);
+const BYE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{name}: {why}")]
@@ -41,7 +41,7 @@ async fn ask(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Defi
     let (interpreter, process, tools) = interpreter::start(name, def, secrets, machine).await?;
     interpreter.send_bye();
     // `end` kills an interpreter that does not close its socket in time.
-    let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;
+    let _ = tokio::time::timeout(BYE_TIMEOUT, interpreter.closed.cancelled()).await;
     process.end().await;
     tools.iter().try_for_each(Definition::check)?;
     Ok(tools)

@@ -26,7 +26,7 @@ type Key = (String, ModulesDef, String);
 pub struct Pools {
     machine: Arc<Machine>,
     /// True if an absent tool host is not an error: its configuration entry is skipped.
-    may_lack_hosts: bool,
+    allows_missing_hosts: bool,
     known: Mutex<KnownPools>,
 }
 
@@ -57,14 +57,14 @@ impl Pools {
     #[must_use]
     pub fn launched_by(launcher: Launcher, environment: Environment) -> Self {
         let machine = Arc::new(Machine::new(environment, launcher));
-        Self { machine, may_lack_hosts: false, known: Mutex::default() }
+        Self { machine, allows_missing_hosts: false, known: Mutex::default() }
     }
 
     /// For a process that only inspects the configuration: an absent tool host is not an error. Other processes wait
     /// for the tool host.
     #[must_use]
-    pub fn that_may_lack_hosts(self) -> Self {
-        Self { may_lack_hosts: true, ..self }
+    pub fn allow_missing_hosts(self) -> Self {
+        Self { allows_missing_hosts: true, ..self }
     }
 
     #[must_use]
@@ -80,7 +80,7 @@ impl Pools {
         for (name, def) in defs {
             let key = key(name, def);
             let asked = match &def.host {
-                Some(host) if self.may_lack_hosts && is_absent(host) => {
+                Some(host) if self.allows_missing_hosts && is_absent(host) => {
                     left_out.insert(name.clone());
                     Ok(Arc::default())
                 }

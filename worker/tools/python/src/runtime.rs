@@ -148,5 +148,5 @@ pub(crate) fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
         false => path.split(':').map(|folder| Path::new(folder).join(name)).find(|place| place.is_file()),
     };
     let found = found.ok_or_else(|| format!("'{name}' not found in PATH"))?;
-    std::path::absolute(&found).map_err(|error| format!("'{}' has no place ({error})", found.display()))
+    std::path::absolute(&found).map_err(|error| format!("'{}' has no absolute path ({error})", found.display()))
 }

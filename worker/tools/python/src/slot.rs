@@ -24,7 +24,7 @@ const LADDER: [Duration; 6] = [
 ];
 /// A process that has run this long resets the waits.
 const STEADY: Duration = Duration::from_secs(30);
-const WEIGHED_EVERY: Duration = Duration::from_secs(1);
+const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 enum ProcessEnd {
     Closed,
@@ -117,7 +117,7 @@ async fn serve(
 }
 
 async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process) -> ProcessEnd {
-    let mut looks = tokio::time::interval(WEIGHED_EVERY);
+    let mut looks = tokio::time::interval(MEMORY_CHECK_INTERVAL);
     loop {
         tokio::select! {
             biased;

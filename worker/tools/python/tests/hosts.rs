@@ -198,7 +198,7 @@ fn a_host_error_is_reported_with_its_cause() {
     let error = described(&Pools::new(environment()), &def).unwrap_err();
     assert!(error.contains("python.trial: no tool host listens at /") && error.contains("within 0.3 s"), "{error}");
     // A process that only inspects the configuration does not need the host.
-    let looks = Pools::new(environment()).that_may_lack_hosts();
+    let looks = Pools::new(environment()).allow_missing_hosts();
     assert_eq!(described(&looks, &def).unwrap(), BTreeSet::new());
     assert_eq!(looks.left_out(), BTreeSet::from(["python.trial".to_owned()]));
 

@@ -88,7 +88,7 @@ struct Written {
 }
 
 fn write_file(shell: &Arc<Shell>) -> TypedTool {
-    let about = "Writes a text file of the workspace; what was there is replaced.";
+    let about = "Writes a text file of the workspace and replaces an existing file.";
     on_files(shell, "write_file", about, Effect::Idempotent, |files, args: Write| {
         write(files, &args.path, &args.content)?;
         Ok(Written { bytes: args.content.len() })
@@ -124,12 +124,12 @@ fn edit_file(shell: &Arc<Shell>) -> TypedTool {
         let count = text.matches(&args.old).count();
         if count == 0 {
             let why =
-                "'old' does not occur in the file: read the file again, and give the text exactly as it is there.";
+                "'old' does not occur in the file: read the file again, and pass the text exactly as the file has it.";
             return Err(ToolError::Permanent(why.into()));
         }
         if count > 1 && !args.all {
             return Err(ToolError::Permanent(format!(
-                "'old' occurs {count} times: give more of the text around it, or set 'all' to true."
+                "'old' occurs {count} times: include more of the surrounding text, or set 'all' to true."
             )));
         }
         write(files, &args.path, &text.replace(&args.old, &args.new))?;
@@ -228,7 +228,7 @@ struct Command {
 }
 
 fn run_command(shell: &Arc<Shell>, level: Level) -> TypedTool {
-    let about = "Runs a command line in a sandbox without network, in the workspace, and gives what it wrote.";
+    let about = "Runs a command line in a sandbox without network, in the workspace, and returns its output.";
     running_tool(shell, level, "run_command", about, |args: Command| {
         (vec!["/bin/sh".into(), "-c".into(), args.command], args.stdin.unwrap_or_default())
     })
@@ -241,7 +241,7 @@ struct Python {
 }
 
 fn run_python(shell: &Arc<Shell>, level: Level) -> TypedTool {
-    let about = "Runs a Python program in a sandbox without network, in the workspace, and gives what it wrote.";
+    let about = "Runs a Python program in a sandbox without network, in the workspace, and returns its output.";
     running_tool(shell, level, "run_python", about, |args: Python| (vec!["python3".into(), "-".into()], args.code))
 }
 
@@ -301,7 +301,9 @@ fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
 fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     let limits = shell::limits();
     let held = usage::folder_size(files.folder(), limits.workspace_files).map_err(|uncountable| {
-        ToolError::Permanent(format!("The workspace counts as full: {uncountable}. Remove or open the folder first."))
+        ToolError::Permanent(format!(
+            "The workspace counts as full: {uncountable}. Remove the folder or make it readable."
+        ))
     })?;
     let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
     if bytes > FILE_BYTES_MAX {

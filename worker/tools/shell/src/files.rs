@@ -75,7 +75,7 @@ impl Files {
             .map_or(FILE_MODE, |found| found.st_mode & 0o777);
         let file =
             TemporaryFile::new(above.as_fd(), Mode::from_raw_mode(mode)).map_err(|error| failed(path, &error))?;
-        self.give_to_owner(file.as_file())?;
+        self.chown_to_owner(file.as_file())?;
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
@@ -139,13 +139,13 @@ impl Files {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let below = openat(&folder, part.as_os_str(), flags, Mode::empty());
             folder = below.map_err(|error| failed(shown_path, &error.into()))?;
-            self.give_to_owner(&folder)?;
+            self.chown_to_owner(&folder)?;
         }
         Ok(folder)
     }
 
     /// Commands run as the workspace's user, so this user must own new files and folders.
-    fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
+    fn chown_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let user = rustix::fs::Uid::from_raw(owner);
         let group = rustix::fs::Gid::from_raw(owner);
@@ -198,7 +198,7 @@ fn failed(path: &str, error: &io::Error) -> ToolError {
         Some(Errno::ACCESS | Errno::PERM) => format!("'{path}' may not be opened: its mode forbids it."),
         Some(Errno::NAMETOOLONG) => format!("'{path}' is too long for a path."),
         Some(Errno::NOSPC | Errno::DQUOT) => "The disk of workspaces is full.".into(),
-        Some(Errno::INVAL) => format!("'{path}' cannot be a path."),
+        Some(Errno::INVAL) => format!("'{path}' is not a valid path."),
         _ => format!("'{path}': {error}."),
     };
     ToolError::Permanent(message)

@@ -101,9 +101,7 @@ fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map(|runtime| runtime.block_on(future)).map_err(|error| error.to_string())
     };
-    std::thread::scope(|scope| {
-        scope.spawn(run).join().unwrap_or_else(|_| Err("the look at the sandbox panicked".into()))
-    })
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap_or_else(|_| Err("the sandbox check panicked".into())))
 }
 
 #[must_use]

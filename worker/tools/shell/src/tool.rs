@@ -100,7 +100,7 @@ fn plan(def: &ShellDef) -> Spec {
 impl Handler for ShellTool {
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         match arguments.get().contains("\\u0000") {
-            true => Err("An argument has a NUL character, which no command can be given.".into()),
+            true => Err("An argument contains a NUL character, which commands cannot receive.".into()),
             false => Ok(()),
         }
     }

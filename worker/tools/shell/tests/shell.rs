@@ -192,7 +192,7 @@ async fn file_tool_errors_explain_how_to_recover() {
         ("read_file", json!({"path": "../f"}), "leaves the workspace"),
         ("read_file", json!({"path": "/etc/passwd"}), "below /app/workspace"),
         ("edit_file", json!({"path": "f", "old": "a", "new": "c"}), "occurs 2 times"),
-        ("edit_file", json!({"path": "f", "old": "x", "new": "c"}), "exactly as it is"),
+        ("edit_file", json!({"path": "f", "old": "x", "new": "c"}), "exactly as the file has it"),
         ("write_file", json!({"path": "f/g", "content": ""}), "not a folder"),
     ] {
         match run(&tool(name), &context, arguments).await {

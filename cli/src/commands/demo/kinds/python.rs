@@ -14,7 +14,7 @@ const MODULE: &str = include_str!("sales_tools.py");
 const FILE: &str = "sales_tools.py";
 const GRANT: &str = "\n  # A function in Python.\n  sales_figures: {roles: [finance]}\n";
 /// A cold start of Python with the package's dependencies takes about a second.
-const ANSWERS_IN: Duration = Duration::from_secs(20);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 const REASON_CHARS: usize = 160;
 /// Prints the path of the interpreter. On failure, the last line on stderr is the reason.
 const CHECK: &str = "\
@@ -35,7 +35,7 @@ pub(crate) struct PythonTool {
 
 impl PythonTool {
     pub(crate) async fn probe(program: &str) -> Self {
-        Self::probe_within(ANSWERS_IN, program).await
+        Self::probe_within(PROBE_TIMEOUT, program).await
     }
 
     async fn probe_within(limit: Duration, program: &str) -> Self {
@@ -84,7 +84,7 @@ fn answer(output: &Output) -> Result<String, String> {
         let words = last_line(&output.stderr).unwrap_or_else(|| output.status.to_string());
         return Err(words.chars().take(REASON_CHARS).collect());
     }
-    last_line(&output.stdout).ok_or_else(|| "it does not say where it is".to_owned())
+    last_line(&output.stdout).ok_or_else(|| "it did not report its path".to_owned())
 }
 
 #[cfg(test)]
@@ -121,11 +121,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_interpreters_last_output_line_is_its_error_or_its_path() {
-        let probed = |script| probed(ANSWERS_IN, script);
+        let probed = |script| probed(PROBE_TIMEOUT, script);
         let lesser = probed("echo Traceback >&2; echo 'it is Python 3.8; 3.10 is needed' >&2; exit 1").await;
         assert!(lesser.left_out().unwrap().ends_with("python: it is Python 3.8; 3.10 is needed"));
         assert!(probed("exit 7").await.left_out().unwrap().ends_with("exit status: 7"));
-        assert!(probed("exit 0").await.left_out().unwrap().ends_with("it does not say where it is"));
+        assert!(probed("exit 0").await.left_out().unwrap().ends_with("it did not report its path"));
         let whole = probed("echo /there/python3").await;
         assert_eq!((whole.left_out(), whole.playable(day::plan().unwrap()).len()), (None, day::plan().unwrap().len()));
         let folder = tempfile::tempdir().unwrap();

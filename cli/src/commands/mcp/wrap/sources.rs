@@ -133,7 +133,7 @@ impl WrapSources {
             self.sources.written.entry(MCP_LOCK_FILE).or_insert_with(|| pins.to_yaml());
         }
         // Rows of permissions can name only imported tools, so the tools are imported first, without rows.
-        let without_rows = Sources { others_carry_out: true, ..self.sources.clone() };
+        let without_rows = Sources { allow_unknown_names: true, ..self.sources.clone() };
         let imported = tickfleet_config::load(&without_rows).map_err(Failure::failed)?.mcp;
         let mut rows: BTreeMap<String, Value> = BTreeMap::new();
         for def in imported.servers.values() {

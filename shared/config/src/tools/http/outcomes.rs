@@ -18,14 +18,14 @@ fn rule(cursor: &Cursor<'_>) -> Option<OutcomeRule> {
     let present = s.optional("present");
     if at.is_none() {
         for needs_at in [&equals, &present].into_iter().flatten() {
-            needs_at.refuse("`at` beside it: a JSON pointer to what is compared");
+            needs_at.refuse("`at` beside it: a JSON pointer to the compared value");
         }
     }
     if let (Some(_), Some(present)) = (&equals, &present) {
         present.refuse("one of equals, present");
     }
     if at.is_none() && status.is_none() {
-        cursor.refuse("`status`, `at` or both: when the rule fits");
+        cursor.refuse("`status`, `at` or both: the rule's condition");
     }
     let rule = OutcomeRule {
         status: status

@@ -171,7 +171,7 @@ fn an_ungoverned_call_begins_without_a_commit() {
 #[test]
 fn a_redelivered_slice_is_marked_as_started() {
     let mut store = MiniStore::default();
-    let suspect = Some(Suspect { group_max: 1, lone_crashes: 0 });
+    let suspect = Some(Suspect { group_max: 1, solo_crashes: 0 });
     let slice = store.slice("t", &Turn { crashes: 1, suspect, ..turn() });
     let started = started(store.run(&plain(&slice, "n1")));
     assert_eq!((started.turn.state.word(), store.commits), ("running", 1));
@@ -211,7 +211,7 @@ fn a_begin_with_a_lost_response_may_be_repeated() {
 #[test]
 fn a_begin_without_an_intent_record_may_be_repeated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
-    let suspect = Some(Suspect { group_max: 1, lone_crashes: 0 });
+    let suspect = Some(Suspect { group_max: 1, solo_crashes: 0 });
     for turn in [turn(), Turn { crashes: 1, suspect, ..turn() }] {
         store.records.remove(&session().key());
         let slice = store.slice("t", &turn);
@@ -485,7 +485,7 @@ proptest! {
 #[test]
 fn a_suspect_start_may_be_written_again_after_a_lost_response() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
-    let slice = store.slice("t", &Turn { suspect: Some(Suspect { group_max: 1, lone_crashes: 0 }), ..turn() });
+    let slice = store.slice("t", &Turn { suspect: Some(Suspect { group_max: 1, solo_crashes: 0 }), ..turn() });
     let first = started(store.run(&plain(&slice, "n1")));
     let again = started(store.run(&plain(&slice, "n1")));
     assert_eq!(again.version, first.version);

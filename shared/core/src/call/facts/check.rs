@@ -296,7 +296,7 @@ pub fn check(
     Ok(CheckResult { precondition, session, woken })
 }
 
-pub fn add_under_way(session: &mut Session, call: &CallName, changes: &[PossibleFactChange]) {
+pub fn add_running_call(session: &mut Session, call: &CallName, changes: &[PossibleFactChange]) {
     let number = session.numbered(&call.turn);
     session.expected.remove(call);
     session.waiting.remove(&call.turn);
@@ -343,7 +343,7 @@ impl CheckFacts {
         }
         session.waiting.remove(&call.turn);
         if !self.changes.is_empty() {
-            add_under_way(&mut session, call, &self.changes);
+            add_running_call(&mut session, call, &self.changes);
         }
         if session != before {
             put_session(transaction, &self.session.key(), &session, now_ms);

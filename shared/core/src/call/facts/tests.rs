@@ -472,7 +472,7 @@ proptest! {
     fn a_session_round_trips_through_its_encoding(steps in prop::collection::vec((0..4_usize, any::<bool>()), 0..20)) {
         let mut session = Session::default();
         for (who, sets) in steps {
-            check::add_under_way(&mut session, &call(IDS[who], 0), &[may("f", sets)]);
+            check::add_running_call(&mut session, &call(IDS[who], 0), &[may("f", sets)]);
             session.waiting.insert(turn_id("w"), turn_id(IDS[who]));
             session.change(&changed("g", FactTransition::Set), &call(IDS[who], 0), 0, 0);
         }

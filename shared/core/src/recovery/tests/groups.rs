@@ -1,7 +1,7 @@
 //! Whole recoveries: workers crash with poison slices, and reapers redeliver groups.
 
 use super::*;
-use crate::recovery::regroup::{SuspectRoom, TakenSuspect, choose};
+use crate::recovery::regroup::{SuspectCapacity, TakenSuspect, choose};
 
 struct Fleet {
     trial: Trial,
@@ -53,7 +53,7 @@ impl Fleet {
             .iter()
             .map(|slice| TakenSuspect { tenant: &slice.name.tenant, group_max: slice.turn.suspect.unwrap().group_max })
             .collect();
-        let chosen = choose(&suspects, SuspectRoom { slots: self.slots, tenant_slots: self.slots });
+        let chosen = choose(&suspects, SuspectCapacity { slots: self.slots, tenant_slots: self.slots });
         let mut is_poison = false;
         let mut others = Vec::new();
         for (at, slice) in taken.iter().enumerate() {

@@ -18,7 +18,7 @@ fn a_crashed_workers_slices_are_redelivered_in_two_groups() {
     assert_eq!((groups.iter().map(Vec::len).collect::<Vec<_>>(), quarantined.len()), (vec![3, 2], 0));
     let after = trial.turn(&named("t0")).unwrap();
     assert_ne!(before.version, after.version);
-    assert_eq!(after.value.suspect, Some(Suspect { group_max: 3, lone_crashes: 0 }));
+    assert_eq!(after.value.suspect, Some(Suspect { group_max: 3, solo_crashes: 0 }));
     assert_eq!((after.value.crashes, &after.value.state), (1, &State::Ready { upto: 2 }));
     let slices = trial.slices(&keys::suspect(Priority::Normal), "w2", 9);
     let names: Vec<String> = slices.iter().map(|slice| slice.name.turn.to_string()).collect();
@@ -69,7 +69,7 @@ fn a_slice_beside_suspects_is_spared_but_may_have_run() {
     reap(&mut trial, "w2", &bounds);
     let other = trial.turn(&named("other")).unwrap().value;
     assert_eq!((other.crashes, other.suspect, other.may_have_run), (0, None, true));
-    assert_eq!(trial.turn(&named("t0")).unwrap().value.suspect, Some(Suspect { group_max: 1, lone_crashes: 2 }));
+    assert_eq!(trial.turn(&named("t0")).unwrap().value.suspect, Some(Suspect { group_max: 1, solo_crashes: 2 }));
     assert_eq!(trial.slices(&keys::ready(Priority::Normal), "w3", 9).len(), 1);
 }
 
@@ -203,7 +203,7 @@ fn all_reaps_of_a_crash_use_the_same_group_size() {
     assert!(matches!(reap_once(&mut trial, "w1", &bounds), ReapResult::Redelivered(group) if group.len() == 4));
     assert!(trial.records.contains_key(&crash("w1")));
     assert!(matches!(reap_once(&mut trial, "w1", &bounds), ReapResult::Redelivered(group) if group.len() == 4));
-    assert_eq!(trial.turn(&named("t7")).unwrap().value.suspect, Some(Suspect { group_max: 4, lone_crashes: 0 }));
+    assert_eq!(trial.turn(&named("t7")).unwrap().value.suspect, Some(Suspect { group_max: 4, solo_crashes: 0 }));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_returned_worker_starts_a_new_crash_count() {
     trial.slices(&keys::ready(Priority::Normal), "w1", 1);
     reap(&mut trial, "w1", &bounds);
     let later = trial.turn(&named("later")).unwrap().value;
-    assert_eq!(later.suspect, Some(Suspect { group_max: 1, lone_crashes: 1 }));
+    assert_eq!(later.suspect, Some(Suspect { group_max: 1, solo_crashes: 1 }));
 }
 
 #[test]
@@ -233,6 +233,6 @@ fn a_transaction_is_bounded_in_bytes() {
     let (groups, _) = reap(&mut trial, "w1", &bounds);
     assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 2]);
     for slice in trial.slices(&keys::suspect(Priority::Normal), "w2", 6) {
-        assert_eq!(slice.turn.suspect, Some(Suspect { group_max: 3, lone_crashes: 0 }));
+        assert_eq!(slice.turn.suspect, Some(Suspect { group_max: 3, solo_crashes: 0 }));
     }
 }

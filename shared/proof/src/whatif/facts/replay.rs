@@ -22,7 +22,7 @@ const OTHERS_UNSAID: &str =
     "a call without its session or arguments in the log may have changed a fact that it requires";
 const OPEN_BEFORE: &str = "the facts of its session before the log began are unknown";
 const SAME_MOMENT: &str = "a fact that it requires may have changed just before or just after it began";
-const WAS_LET_IN: &str = "it did not wait for a running call that may have changed a fact that it requires";
+const DID_NOT_WAIT: &str = "it did not wait for a running call that may have changed a fact that it requires";
 const NEVER: &str = "it would wait for a fact, and the log does not show until when";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -191,10 +191,10 @@ impl<'a> FactReplay<'a> {
                 ConditionsResult::Denied(rule)
             }
             (FactsOutcome::Passed, ConditionsResult::Passes) => {
-                self.summary.count_undecidable(WAS_LET_IN, 1);
+                self.summary.count_undecidable(DID_NOT_WAIT, 1);
                 ConditionsResult::Passes
             }
-            _ => ConditionsResult::Unsure(WAS_LET_IN),
+            _ => ConditionsResult::Unsure(DID_NOT_WAIT),
         }
     }
 
@@ -402,7 +402,7 @@ impl<'a> FactReplay<'a> {
         if self.sessions.len() + self.unknown_until_ms.len() < self.kept.max(KEPT_MIN) {
             return;
         }
-        self.sessions.retain(|_, session| session.is_of_use(now_ms));
+        self.sessions.retain(|_, session| session.is_needed(now_ms));
         self.unknown_until_ms.retain(|_, until_ms| *until_ms > now_ms);
         self.kept = 2 * (self.sessions.len() + self.unknown_until_ms.len());
     }

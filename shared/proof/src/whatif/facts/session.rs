@@ -7,12 +7,12 @@ use super::{Change, PossibleChange};
 /// Maximum number of tracked calls per session, as in the fleet. No call waits for further calls.
 const LIVE_MAX: usize = 256;
 
-/// A change that may clear the fact turns `surely_ms` into `perhaps_ms`. A change that certainly clears the fact resets
+/// A change that may clear the fact turns `certain_until_ms` into `possible_until_ms`. A change that certainly clears the fact resets
 /// all times.
 #[derive(Debug, Clone, Copy, Default)]
 struct FactState {
-    surely_ms: i64,
-    perhaps_ms: i64,
+    certain_until_ms: i64,
+    possible_until_ms: i64,
     /// Until this time, it is unknown whether the fact is set.
     unknown_ms: i64,
     /// A call in the log cleared the fact, so changes from before the log do not matter.
@@ -61,7 +61,7 @@ impl FactState {
     /// A fact that is perhaps set counts as set only for a condition that forbids the fact (`required` is false).
     /// `None` if the log does not show the fact.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
-        let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
+        let is_so = self.certain_until_ms > at_ms || !required && self.possible_until_ms > at_ms;
         if is_so || self.unknown_ms <= at_ms { Some(is_so) } else { None }
     }
 
@@ -73,7 +73,7 @@ impl FactState {
     }
 
     fn last_ms(self) -> i64 {
-        self.surely_ms.max(self.perhaps_ms).max(self.unknown_ms)
+        self.certain_until_ms.max(self.possible_until_ms).max(self.unknown_ms)
     }
 }
 
@@ -97,11 +97,15 @@ impl Session {
         let was = self.facts.get(fact).map(|known| known.now).unwrap_or_default();
         let until_ms = at.0.saturating_add(kept_ms);
         let now = match change {
-            Change::Set => FactState { surely_ms: was.surely_ms.max(until_ms), ..was },
-            Change::MaybeSet => FactState { perhaps_ms: was.perhaps_ms.max(until_ms), ..was },
+            Change::Set => FactState { certain_until_ms: was.certain_until_ms.max(until_ms), ..was },
+            Change::MaybeSet => FactState { possible_until_ms: was.possible_until_ms.max(until_ms), ..was },
             Change::Cleared => FactState { was_cleared: true, ..FactState::default() },
-            Change::MaybeCleared if was.surely_ms <= at.0 => return,
-            Change::MaybeCleared => FactState { surely_ms: 0, perhaps_ms: was.perhaps_ms.max(was.surely_ms), ..was },
+            Change::MaybeCleared if was.certain_until_ms <= at.0 => return,
+            Change::MaybeCleared => FactState {
+                certain_until_ms: 0,
+                possible_until_ms: was.possible_until_ms.max(was.certain_until_ms),
+                ..was
+            },
         };
         self.put(fact, now, until_ms, turn, at);
     }
@@ -113,7 +117,7 @@ impl Session {
             true => FactState { unknown_ms: was.unknown_ms.max(at.1.saturating_add(kept_ms)), ..was },
             // A fact that is not set cannot be cleared.
             false if was.last_ms() <= at.0 => return,
-            false => FactState { surely_ms: 0, perhaps_ms: 0, unknown_ms: was.last_ms(), ..was },
+            false => FactState { certain_until_ms: 0, possible_until_ms: 0, unknown_ms: was.last_ms(), ..was },
         };
         self.put(may.0, now, 0, turn, at);
     }
@@ -161,7 +165,7 @@ impl Session {
         self.live.iter_mut().filter(counts).filter(may).min_by_key(|live| (live.turn, live.position))
     }
 
-    pub(super) fn is_of_use(&mut self, now_ms: i64) -> bool {
+    pub(super) fn is_needed(&mut self, now_ms: i64) -> bool {
         self.facts.retain(|_, known| known.kept_until_ms > now_ms);
         !(self.facts.is_empty() && self.live.is_empty())
     }

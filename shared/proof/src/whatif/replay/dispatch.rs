@@ -49,7 +49,7 @@ impl Replay<'_> {
                 Some((DifferenceKind::Delayed, apart.unwrap_or_default(), now_ms - then_ms))
             }
             Some((then_ms, DispatchDecision::Go(..))) => {
-                let by = apart.or_else(|| waited_for(&live.turn, at)).unwrap_or_else(|| LIMIT.to_owned());
+                let by = apart.or_else(|| recorded_wait_cause(&live.turn, at)).unwrap_or_else(|| LIMIT.to_owned());
                 Some((DifferenceKind::Sooner, by, then_ms - now_ms))
             }
             Some((_, DispatchDecision::Refuse(_, by))) => {
@@ -129,7 +129,7 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
 
 /// The cap or limit for which the call waited: the cause of the last recorded wait. Without such a wait, the cap that
 /// the previous slice used up, or else an unnamed limit. `None` for the first slice.
-pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
+pub(super) fn recorded_wait_cause(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {
         match &decision.what {
@@ -159,7 +159,7 @@ pub(super) fn difference(
     let was = match recorded {
         Some((_, DispatchDecision::Refuse(_, Some(by)))) => format!("refused ({by})"),
         Some((_, DispatchDecision::Refuse(_, None))) => "refused".to_owned(),
-        Some((_, DispatchDecision::Go(..))) => match waited_for(turn, at) {
+        Some((_, DispatchDecision::Go(..))) => match recorded_wait_cause(turn, at) {
             Some(by) => format!("admitted after a wait ({by})"),
             None => "admitted".to_owned(),
         },

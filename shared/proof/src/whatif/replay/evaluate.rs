@@ -11,7 +11,7 @@ use crate::whatif::counters::{CounterDebit, TurnCaller, UnknownLimit};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
 /// Time (ms) until the next check of a turn that waits for a permit.
-const LOOK_MS: i64 = 5_000;
+const RECHECK_MS: i64 = 5_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AdmissionVerdict {
@@ -222,7 +222,7 @@ fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Opt
             None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
             None => counter_debit.state.ends_ms,
         },
-        (_, WindowKind::Concurrency) => now_ms + LOOK_MS,
+        (_, WindowKind::Concurrency) => now_ms + RECHECK_MS,
         _ => counter_debit.state.ends_ms,
     }
 }

@@ -321,7 +321,7 @@ impl<'a> Replay<'a> {
     }
 
     fn count_unknown(&mut self, evaluation: &TurnEvaluation) {
-        evaluation.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
+        evaluation.unknown.iter().for_each(|unknown| self.summary.count_undecidable_limit(&unknown.by, unknown.why, 1));
     }
 
     /// The calls after the first `fits` wait. The fleet dispatched `recorded` calls.
@@ -351,7 +351,7 @@ impl<'a> Replay<'a> {
             return true;
         }
         if self.is_share(by) {
-            self.summary.cannot_say_of(by, SHARE, 1);
+            self.summary.count_undecidable_limit(by, SHARE, 1);
             return true;
         }
         match evaluation.verdict {

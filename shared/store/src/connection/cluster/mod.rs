@@ -27,7 +27,7 @@ use view::{NodeAddress, View, place_in};
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Check this often for a new primary. An old primary that lost the other nodes accepts writes until
 /// `cluster-node-timeout` has passed, and these writes are lost.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// After this many checks of one node, the next check goes to another node. A disconnected node never updates its view.
 const CHECKS_IN_A_ROW: usize = 4;
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -134,7 +134,7 @@ impl Cluster {
     /// `None` if no node replied in time.
     async fn recent_view(&self) -> Option<Arc<View>> {
         let mut cached = self.cached.lock().await;
-        if cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+        if cached.at.is_some_and(|at| at.elapsed() < POLL_EVERY) {
             return cached.view.clone();
         }
         cached.view = None;
@@ -166,7 +166,7 @@ impl Cluster {
     /// `None` if the view is older than a second. Does not wait for a check in progress, because nodes may not reply.
     fn seen_just_now(&self) -> Option<Arc<View>> {
         let cached = self.cached.try_lock().ok()?;
-        cached.view.clone().filter(|_| cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
+        cached.view.clone().filter(|_| cached.at.is_some_and(|at| at.elapsed() < POLL_EVERY))
     }
 }
 
@@ -330,7 +330,7 @@ impl Dial for Holder {
     }
 
     fn check_interval(&self) -> Option<Duration> {
-        self.key.as_ref().map(|_| LOOK_EVERY)
+        self.key.as_ref().map(|_| POLL_EVERY)
     }
 
     async fn has_moved(&self, from: &str) -> bool {

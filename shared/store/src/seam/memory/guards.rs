@@ -123,7 +123,7 @@ impl Shard {
             passed.shadowed.push(debit.counter.clone());
         }
         passed.debited.push(outcome.debited);
-        if debit.only_checks() {
+        if debit.has_only_guards() {
             return Ok(());
         }
         match debited.and_then(|at| passed.counters.get_mut(at)) {

@@ -152,7 +152,7 @@ impl Shard {
     }
 
     /// The counter that a debit for `key` used: the counter with this key, or the limit's shared counter.
-    fn standing_for(&self, key: &CounterKey) -> CounterKey {
+    fn effective_counter(&self, key: &CounterKey) -> CounterKey {
         if self.contents.counter(key).is_some() {
             return key.clone();
         }
@@ -161,7 +161,7 @@ impl Shard {
     }
 
     fn mark_queue(&mut self, set: &SetKey, queue_of: Option<&CounterKey>) {
-        let Some(key) = queue_of.map(|key| self.standing_for(key)) else { return };
+        let Some(key) = queue_of.map(|key| self.effective_counter(key)) else { return };
         let queued = self.contents.size(set) > 0;
         let present = self.contents.counter(&key);
         if present.map_or(!queued, |counter| counter.state.queued == queued) {
@@ -173,7 +173,7 @@ impl Shard {
     }
 
     fn add(&mut self, key: &CounterKey, amount: i64, ends_ms: Option<i64>) {
-        let key = self.standing_for(key);
+        let key = self.effective_counter(key);
         let present = self.contents.counter(&key);
         if present.is_none() && ends_ms.is_some() {
             return;
@@ -186,7 +186,7 @@ impl Shard {
     }
 
     fn restart_window(&mut self, key: &CounterKey, amount: u64, ends_ms: i64) {
-        let key = self.standing_for(key);
+        let key = self.effective_counter(key);
         let now_ms = self.contents.clock.last_ms;
         let Some(mut counter) = self.contents.counter(&key).cloned() else { return };
         if counter.restart(amount, ends_ms, now_ms) {
@@ -227,8 +227,8 @@ impl Shard {
         let Some(stream) = self.contents.streams.get(log) else { return 0 };
         let oldest_ms = if keep.age_ms > 0 { u64::try_from(raw_ms - keep.age_ms).unwrap_or(0) } else { 0 };
         let beyond = if keep.entries > 0 { (stream.entries.len() as u64).saturating_sub(keep.entries) } else { 0 };
-        let read_upto = keep.read_upto.filter(|upto| *upto <= stream.last.packed());
-        let is_old = |id: &Id| id.ms < oldest_ms || read_upto.is_some_and(|upto| id.packed() <= upto);
+        let read_through = keep.read_through.filter(|upto| *upto <= stream.last.packed());
+        let is_old = |id: &Id| id.ms < oldest_ms || read_through.is_some_and(|upto| id.packed() <= upto);
         let old = stream.entries.keys().take_while(|id| is_old(id)).count() as u64;
         self.drop_oldest(log, old.max(beyond))
     }

@@ -74,7 +74,7 @@ impl RedisStore {
             let oldest_ms = (seconds * 1_000 + micros / 1_000 - keep.age_ms).max(0);
             trim.cmd("XTRIM").arg(&key).arg("MINID").arg(oldest_ms);
         }
-        if let Some(read) = keep.read_upto
+        if let Some(read) = keep.read_through
             && self.newest(&key).await? >= read
         {
             let next = read.saturating_add(1);
@@ -129,7 +129,7 @@ impl RedisStore {
 
     pub(super) async fn sample(&self) -> Result<(u64, u64), StoreError> {
         let memory = memory_of(&self.connection.query(RedisCommand::Probe, cmd("INFO").arg("memory")).await?);
-        self.commit_encoded(&encode_pressure(memory.is_tight())).await?;
+        self.commit_encoded(&encode_pressure(memory.is_nearly_full())).await?;
         Ok((memory.used, memory.max))
     }
 

@@ -14,7 +14,7 @@ impl Store {
     }
 
     /// The last counted entry; `None` if no entry was counted yet.
-    pub async fn rolled_upto(&self) -> Result<Option<String>, StoreError> {
+    pub async fn rolled_up_through(&self) -> Result<Option<String>, StoreError> {
         let statistics = self.record_of::<Statistics>(&key()).await?;
         Ok(statistics.and_then(|statistics| statistics.value.upto).map(|entry| entry.as_str().to_owned()))
     }

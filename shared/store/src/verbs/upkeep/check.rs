@@ -274,7 +274,7 @@ impl Checker<'_> {
 
     async fn check_subjects(&self, subjects: &[Subject], repair: bool) -> Result<Vec<CheckResult>, StoreError> {
         let checks: Vec<Check> =
-            subjects.iter().map(|subject| Check { subject: subject.clone(), mend: repair }).collect();
+            subjects.iter().map(|subject| Check { subject: subject.clone(), apply_repairs: repair }).collect();
         let mut found = Vec::with_capacity(checks.len());
         for result in self.store.decide_all(&checks).await? {
             found.push(match result {

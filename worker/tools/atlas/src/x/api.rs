@@ -17,7 +17,7 @@ use super::sign_in::Account;
 
 /// A hundred posts with their authors take some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-const SAID_BYTES_MAX: usize = 600;
+const ERROR_TEXT_BYTES_MAX: usize = 600;
 
 #[derive(Debug, Clone)]
 pub(super) struct Api {
@@ -113,7 +113,7 @@ impl Api {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
         let bearer = HeaderValue::try_from(format!("Bearer {}", token.expose_secret()));
-        let mut bearer = bearer.map_err(|_| ToolError::Permanent("X's access token makes no header.".into()))?;
+        let mut bearer = bearer.map_err(|_| ToolError::Permanent("X's access token forms no valid header.".into()))?;
         bearer.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, bearer);
         if let Some((_, kind)) = &ask.body {
@@ -136,7 +136,7 @@ impl ApiResponse {
         let status = self.status;
         if (200..300).contains(&status) {
             let Some(text) = self.text else {
-                return Err(ask.lost("X's answer did not arrive whole, or is too large.".into()));
+                return Err(ask.lost("X's answer is incomplete or too large.".into()));
             };
             if text.trim().is_empty() {
                 return Ok(Value::Null);
@@ -174,7 +174,7 @@ fn rejection_message(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
     let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;
     let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    Some(wording::cut(line.trim(), SAID_BYTES_MAX))
+    Some(wording::cut(line.trim(), ERROR_TEXT_BYTES_MAX))
 }
 
 #[cfg(test)]

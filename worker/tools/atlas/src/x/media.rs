@@ -22,18 +22,18 @@ pub(super) struct MediaKind {
     /// because an upload would take too long.
     pub(super) bytes_max: u64,
     /// True for a picture. A post can show four pictures, but only one file of any other kind.
-    pub(super) is_picture: bool,
+    pub(super) is_image: bool,
 }
 
 const fn picture(mime: &'static str) -> MediaKind {
-    MediaKind { mime, category: "tweet_image", bytes_max: 5 * MIB, is_picture: true }
+    MediaKind { mime, category: "tweet_image", bytes_max: 5 * MIB, is_image: true }
 }
 
 const fn video(mime: &'static str) -> MediaKind {
-    MediaKind { mime, category: "tweet_video", bytes_max: 32 * MIB, is_picture: false }
+    MediaKind { mime, category: "tweet_video", bytes_max: 32 * MIB, is_image: false }
 }
 
-const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
+const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_image: false };
 
 impl MediaKind {
     /// `head` is the beginning of the media. `None` if X does not accept the media.
@@ -91,7 +91,7 @@ impl MediaFetcher {
         }
         let declared_type = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(plain);
         let total = response.content_length();
-        let none = MediaKind { mime: "", category: "", bytes_max: HEAD_BYTES as u64 * 1024, is_picture: false };
+        let none = MediaKind { mime: "", category: "", bytes_max: HEAD_BYTES as u64 * 1024, is_image: false };
         let mut media = Media { kind: none, total, name: name.clone(), here: BytesMut::new(), read: 0, response };
         while media.here.len() < HEAD_BYTES && media.more().await? {}
         media.kind = MediaKind::of(&media.here)
@@ -133,7 +133,7 @@ impl Media {
 
     async fn more(&mut self) -> Result<bool, ToolError> {
         let chunk = self.response.chunk().await;
-        let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server went away in the middle"))? else {
+        let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server disconnected during the transfer"))? else {
             return Ok(false);
         };
         self.read += chunk.len() as u64;

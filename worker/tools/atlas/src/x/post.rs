@@ -86,7 +86,7 @@ pub(super) fn post_to_x(api: Api, fetcher: MediaFetcher) -> TypedTool {
 }
 
 fn too_slow() -> ToolError {
-    let message = format!("The media were not with X after {} s. Nothing was posted.", MEDIA_TIMEOUT.as_secs());
+    let message = format!("X had not processed the media after {} s. Nothing was posted.", MEDIA_TIMEOUT.as_secs());
     ToolError::NotExecuted { message, retry_after: None }
 }
 
@@ -104,10 +104,11 @@ async fn media(
     let mut ids = Vec::with_capacity(addresses.len());
     for (at, address) in addresses.iter().enumerate() {
         let media = fetcher.fetch(at, address).await?;
-        if !media.kind.is_picture && addresses.len() > 1 {
+        if !media.kind.is_image && addresses.len() > 1 {
             let name = &media.name;
             let mime = media.kind.mime;
-            let why = format!("{name} is {mime}, which a post shows alone: give one address. Nothing was posted.");
+            let why =
+                format!("{name} is {mime}; a post shows only one such file: pass one address. Nothing was posted.");
             return Err(ToolError::Permanent(why));
         }
         ids.push(upload(api, context, media).await?);

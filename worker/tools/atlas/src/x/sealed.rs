@@ -44,7 +44,7 @@ impl Seal {
 
     pub(super) fn close(&self, kept: &StoredGrant) -> Result<Vec<u8>, String> {
         let mut nonce = [0_u8; NONCE_LEN];
-        SystemRandom::new().fill(&mut nonce).map_err(|_| "the machine gives no random numbers")?;
+        SystemRandom::new().fill(&mut nonce).map_err(|_| "the system's random number generator failed")?;
         let mut text = serde_json::to_vec(kept).map_err(|error| error.to_string())?;
         let aad = Aad::from(self.id.as_bytes());
         let sealed = self.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut text);

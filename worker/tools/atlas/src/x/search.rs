@@ -128,7 +128,7 @@ async fn find(api: &Api, context: &CallContext, search: Search) -> Result<Found,
     ];
     let answer = api.send(context, &ApiRequest::get("/2/tweets/search/recent", query)).await?;
     let answer: SearchResponse = serde_json::from_value(answer)
-        .map_err(|_| ToolError::Transient("X's answer is not what its documentation says.".into()))?;
+        .map_err(|_| ToolError::Transient("X's answer does not match its documentation.".into()))?;
     let authors: BTreeMap<&str, &Author> = answer.includes.users.iter().map(|user| (user.id.as_str(), user)).collect();
     let posts: Vec<Post> = answer
         .data

@@ -19,7 +19,7 @@ use super::sealed::{Seal, StoredGrant};
 const RENEWAL_MS: u64 = 20_000;
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause between two checks of a call that waits for another worker's grant.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 40;
 /// A worker tries this often to store a grant, because a grant that is not stored is lost permanently.
 const KEEP_TRIES: u32 = 10;
@@ -148,9 +148,9 @@ impl SignIn {
                     None => self.renew().await,
                 };
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
-        Err(not_signed_in("another worker is at it; try again later", None))
+        Err(not_signed_in("another worker is signing in; try again later", None))
     }
 
     /// The grant with the highest number counts. Also returns the current time of the shard (ms).
@@ -197,7 +197,7 @@ impl SignIn {
                 Ok(()) => return,
                 Err(error) => tracing::warn!(%error, "failed to store X's next refresh token; retrying"),
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         tracing::error!("failed to store X's next refresh token in Redis; a restart of this worker loses it");
     }

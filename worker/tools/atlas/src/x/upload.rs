@@ -16,7 +16,7 @@ const WAIT_S: (u64, u64) = (1, 10);
 
 /// Other users cannot see the media until a post refers to the media.
 pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -> Result<String, ToolError> {
-    if media.kind.is_picture {
+    if media.kind.is_image {
         let all = usize::try_from(media.kind.bytes_max).unwrap_or(usize::MAX);
         let picture = media.piece(all).await?.unwrap_or_default();
         let fields = [("media_category", media.kind.category), ("media_type", media.kind.mime)];
@@ -27,7 +27,7 @@ pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -
     }
     let Some(total) = media.total else {
         return Err(ToolError::Permanent(format!(
-            "{} cannot be used: its server does not say how large it is. Nothing was posted.",
+            "{} cannot be used: its server does not report its size. Nothing was posted.",
             media.name
         )));
     };
@@ -52,7 +52,7 @@ async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Valu
             Some("succeeded") => return Ok(id),
             Some("failed") => {
                 let why = info.pointer("/error/message").or_else(|| info.pointer("/error/name"));
-                let why = wording::cut(why.and_then(Value::as_str).unwrap_or("it does not say why"), 300);
+                let why = wording::cut(why.and_then(Value::as_str).unwrap_or("no reason was given"), 300);
                 return Err(ToolError::Permanent(format!("X cannot use the media: {why}. Nothing was posted.")));
             }
             _ => {}

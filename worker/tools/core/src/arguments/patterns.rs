@@ -11,8 +11,7 @@ const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 const STEPS_BACK_MAX: usize = 10_000;
 
 /// Completes a sentence that begins with `the schema`.
-pub(super) const LEFT_TO_THE_TOOL: &str =
-    "has a pattern that cannot be read here: it is not checked, and left to the tool";
+pub(super) const LEFT_TO_THE_TOOL: &str = "has a pattern that cannot be read here: only the tool can check it";
 
 /// Keywords that contain data, not schemas.
 const DATA: [&str; 5] = ["const", "enum", "default", "examples", "example"];

@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
         *weight += 1 + patterns * PATTERN_WEIGHT + values;
         if *weight > WEIGHT_PER_PART_MAX {
             return Err(format!(
-                "what applies to each item of a list, or to any member of an object, weighs more than \
+                "the subschemas for each item of a list, or for any member of an object, weigh more than \
                  {WEIGHT_PER_PART_MAX} (a subschema counts 1, a pattern {PATTERN_WEIGHT}, {VALUES_PER_WEIGHT} listed \
                  values 1)"
             ));

@@ -26,11 +26,11 @@ static DECIMAL: DigitTable = Encoding::Decimal.kinds();
 #[derive(Debug, Default)]
 pub(super) struct DigitRun {
     digits: Vec<u8>,
-    stretches: Vec<DigitStretch>,
+    digit_spans: Vec<DigitSpan>,
 }
 
 #[derive(Debug)]
-struct DigitStretch {
+struct DigitSpan {
     first_digit: usize,
     at: usize,
     width: usize,
@@ -133,11 +133,11 @@ fn decimal(text: &[u8], at: usize) -> (u8, usize) {
 
 impl DigitRun {
     fn push(&mut self, value: u8, at: usize, width: usize) {
-        let follows = self.stretches.last().is_some_and(|stretch| {
+        let follows = self.digit_spans.last().is_some_and(|stretch| {
             stretch.width == width && stretch.at + (self.digits.len() - stretch.first_digit) * width == at
         });
         if !follows {
-            self.stretches.push(DigitStretch { first_digit: self.digits.len(), at, width });
+            self.digit_spans.push(DigitSpan { first_digit: self.digits.len(), at, width });
         }
         self.digits.push(value);
     }
@@ -147,7 +147,7 @@ impl DigitRun {
             see(self);
         }
         self.digits.clear();
-        self.stretches.clear();
+        self.digit_spans.clear();
     }
 
     pub(super) fn decoded(&self, encoding: Encoding, phase: usize) -> Vec<u8> {
@@ -174,8 +174,8 @@ impl DigitRun {
     }
 
     fn place(&self, digit: usize) -> (usize, usize) {
-        let behind = self.stretches.partition_point(|stretch| stretch.first_digit <= digit);
-        let Some(stretch) = self.stretches.get(behind.saturating_sub(1)) else { return (0, 0) };
+        let behind = self.digit_spans.partition_point(|stretch| stretch.first_digit <= digit);
+        let Some(stretch) = self.digit_spans.get(behind.saturating_sub(1)) else { return (0, 0) };
         let at = stretch.at + (digit - stretch.first_digit) * stretch.width;
         (at, at + stretch.width)
     }

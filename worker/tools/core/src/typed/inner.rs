@@ -11,8 +11,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::{CallContext, ToolError};
 
 /// The error of calls outside a fleet, and of tools that do not run again.
-const NONE_HERE: &str = "No other tool can be called from here: only tools with the effect read or idempotent do so, on a \
-                         fleet. What has effects are the calls that they make.";
+const NO_INNER_CALLS: &str = "No other tool can be called from here: only tools with the effect read or idempotent can, and only in a \
+                         fleet. The effects belong to the calls that they make.";
 
 /// The result of an inner call, as a model would see it.
 #[derive(Debug, Clone)]
@@ -82,7 +82,7 @@ impl CallContext {
         let number = self.inner.made.fetch_add(1, Ordering::Relaxed) + 1;
         match &self.inner.calls {
             Some(calls) => calls.call(self, number, tool, arguments).await,
-            None => Err(ToolError::Permanent(NONE_HERE.to_owned())),
+            None => Err(ToolError::Permanent(NO_INNER_CALLS.to_owned())),
         }
     }
 }

@@ -17,7 +17,7 @@ use tickfleet_tools::standard_error::{self, StderrTail};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::own::{DIES_IN, ENDS_IN, variables};
+use super::own::{ENDS_IN, KILL_TIMEOUT, variables};
 use crate::machine::Machine;
 use crate::runtime::{self, SocketAt};
 use crate::scratch::Scratch;
@@ -122,7 +122,7 @@ impl ConfinedProcess {
         let mut ended = tokio::time::timeout(ENDS_IN, self.confined.ended()).await.ok();
         if ended.is_none() {
             self.kill();
-            ended = tokio::time::timeout(DIES_IN, self.confined.ended()).await.ok();
+            ended = tokio::time::timeout(KILL_TIMEOUT, self.confined.ended()).await.ok();
         }
         // The last output may still arrive, so wait for it.
         if let Some(listening) = self.listening.take() {

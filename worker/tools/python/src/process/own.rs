@@ -23,7 +23,7 @@ use crate::runtime::{self, SocketAt};
 
 const INHERITED: [&str; 6] = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
 pub(super) const ENDS_IN: Duration = Duration::from_secs(1);
-pub(super) const DIES_IN: Duration = Duration::from_secs(1);
+pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// [`OwnProcess::end`] also kills processes that have left the process group. Dropping this value does not.
 pub(crate) struct OwnProcess {
@@ -84,7 +84,8 @@ fn command(def: &ModulesDef, environment: &Environment) -> Result<Vec<String>, S
             let interpreter = runtime::interpreter(&def.interpreter, &environment.get("PATH").unwrap_or_default())?;
             // Paths are made absolute, because a host with another working directory must find the same folders.
             let absolute = |folder: &PathBuf| {
-                std::path::absolute(folder).map_err(|error| format!("'{}' has no place ({error})", folder.display()))
+                std::path::absolute(folder)
+                    .map_err(|error| format!("'{}' has no absolute path ({error})", folder.display()))
             };
             let folders = runtime::folders(def).iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
             runtime::command(def, interpreter.display().to_string(), &folders, SocketAt::StandardInput)
@@ -120,14 +121,14 @@ impl OwnProcess {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
         if status.is_none() {
-            status = self.ended_within(DIES_IN).await;
+            status = self.ended_within(KILL_TIMEOUT).await;
         }
         let mark = std::mem::take(&mut self.mark);
         // An error means that the runtime is stopping, and then the worker's process exits too.
         let _ = tokio::task::spawn_blocking(move || leftovers::end(&mark)).await;
         // The wait for the last output is bounded, because another process may keep the pipe open.
         if let Some(listening) = self.listening.take() {
-            let _ = tokio::time::timeout(DIES_IN, listening).await;
+            let _ = tokio::time::timeout(KILL_TIMEOUT, listening).await;
         }
         status
     }

@@ -17,12 +17,12 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 pub(crate) struct Remote(StdUnixStream);
 
 /// True if no host listens. A killed host leaves a socket file on which nothing listens.
-fn is_absence(error: &Error) -> bool {
+fn is_missing_socket(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
 
 pub(crate) fn is_absent(path: &str) -> bool {
-    StdUnixStream::connect(path).is_err_and(|error| is_absence(&error))
+    StdUnixStream::connect(path).is_err_and(|error| is_missing_socket(&error))
 }
 
 /// Connects to the host. Waits at most `patience` if no host listens yet.
@@ -34,7 +34,7 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
             Ok(socket) => return with_closer(socket).map_err(|error| format!("{path}: {error}")),
             Err(error) => error,
         };
-        if !is_absence(&error) {
+        if !is_missing_socket(&error) {
             return Err(format!("the tool host at {path} cannot be reached ({error})"));
         }
         if began.elapsed() + TRY_EVERY > patience {

@@ -188,7 +188,7 @@ impl Bench {
                 store.commit(&[transaction]).await.unwrap();
             }
             Call::Trim(entries) => {
-                let keep = TrimBounds { entries: *entries, age_ms: 50, read_upto: None };
+                let keep = TrimBounds { entries: *entries, age_ms: 50, read_through: None };
                 store.trim(&StreamKey::new("log"), keep).await.unwrap();
             }
             Call::RemoveConsumer => {

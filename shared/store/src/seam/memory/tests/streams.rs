@@ -21,10 +21,10 @@ async fn inboxes_are_bounded_and_their_replies_numbered() {
     let entries = bench.read(Query::Entries { stream: stream.clone(), after: Some(id), count: 9 }).await;
     assert_eq!(entries, Value::Entries(vec![(EntryId::new(format!("{START}-1")), reply("two", "2"))]));
     // The store has lost the readers' position, so that position does not confirm new entries.
-    let read_upto = Some((START as u128 + 1) << 64);
-    assert_eq!(bench.store.trim(&stream, TrimBounds { read_upto, ..TrimBounds::default() }).await.unwrap(), 0);
-    let read_upto = Some((START as u128) << 64);
-    assert_eq!(bench.store.trim(&stream, TrimBounds { read_upto, ..TrimBounds::default() }).await.unwrap(), 1);
+    let read_through = Some((START as u128 + 1) << 64);
+    assert_eq!(bench.store.trim(&stream, TrimBounds { read_through, ..TrimBounds::default() }).await.unwrap(), 0);
+    let read_through = Some((START as u128) << 64);
+    assert_eq!(bench.store.trim(&stream, TrimBounds { read_through, ..TrimBounds::default() }).await.unwrap(), 1);
     bench.guard(vec![guard("a")]).await.unwrap();
     bench.write(vec![Write::Reply(inbox("a"), "three".into())]).await;
     let Value::Entries(entries) = bench.read(Query::Entries { stream, after: None, count: 9 }).await else { panic!() };
