@@ -33,6 +33,7 @@ function watch(page) {
 class Hands {
   constructor(page, fleet) {
     Object.assign(this, { page, fleet, actions: 0 });
+    page.setDefaultTimeout(PATIENCE_MS);
   }
 
   async open(view) {
@@ -53,7 +54,7 @@ class Hands {
 
   async click(where) {
     this.actions += 1;
-    await where.click({ timeout: PATIENCE_MS });
+    await where.click();
   }
 
   link(name) {
@@ -80,15 +81,15 @@ class Hands {
   async reason(text) {
     const dialog = this.page.getByRole("dialog");
     await this.type(dialog.getByLabel(/^Reason/), text);
-    await dialog.waitFor({ state: "detached", timeout: PATIENCE_MS });
+    await dialog.waitFor({ state: "detached" });
   }
 
   shows(text) {
-    return this.page.getByText(text).first().waitFor({ timeout: PATIENCE_MS });
+    return this.page.getByText(text).first().waitFor();
   }
 
   said(text) {
-    return this.page.locator("#said").getByText(text).waitFor({ timeout: PATIENCE_MS });
+    return this.page.locator("#said").getByText(text).waitFor();
   }
 }
 
@@ -386,7 +387,7 @@ async function lost(browser, fleet) {
   const shown = async (what, how, undo) => {
     await page.waitForSelector(".sign.is-live");
     await how();
-    const found = await page.waitForSelector(".sign.lost", { timeout: PATIENCE_MS }).catch(() => null);
+    const found = await page.waitForSelector(".sign.lost").catch(() => null);
     check(found, `${what}: the sign says so: ${found ? await page.locator(".sign .words").innerText() : "it does not"}`);
     await undo?.();
   };
