@@ -79,7 +79,7 @@ SETTINGS = {
                 items(word("urgent", "high", "normal", "low"), minItems=1, uniqueItems=True),
             ),
             "tool_timeout": described("Time limit of one attempt, for tools without a `timeout_ms`.", duration("1ms", "1h")),
-            "retry_ladder": described(
+            "retry_delays": described(
                 "Waits before each retry of a transient failure. The number of waits is the number of retries.", items(duration("1ms", "1h"), maxItems=16)
             ),
             "allow_dynamic_registration": described(

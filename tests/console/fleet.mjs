@@ -14,7 +14,7 @@ const tool = (name, at, { effect = "read", path = `/${name}`, fields = "", more 
 ${more}`;
 
 const files = (at) => ({
-  "tickfleet.yaml": "caps: {tick: 2s, max_actions_per_day: 100000}\nworker: {retry_ladder: [200ms], lease: 20s, slots: 16}\n",
+  "tickfleet.yaml": "caps: {tick: 2s, max_actions_per_day: 100000}\nworker: {retry_delays: [200ms], lease: 20s, slots: 16}\n",
   "agents.yaml": `agents:
   kelly: {}
   fran: {}

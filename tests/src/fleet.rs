@@ -209,7 +209,7 @@ impl Plan {
                 slots: self.slots,
                 priorities: self.priorities.clone(),
                 drain: self.drain,
-                retry_ladder: self.retry_delays.clone(),
+                retry_delays: self.retry_delays.clone(),
                 durable: self.durable,
                 durable_wait: Duration::from_millis(500),
                 output_bytes_max: self.output_bytes_max as u64,

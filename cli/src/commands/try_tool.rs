@@ -128,7 +128,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         arguments: args.arguments.clone(),
         context: Context { user_context, ..Context::default() },
         tools: Toolbox::new(in_force, registry, None, None),
-        retry_delays: setup.settings().worker.retry_ladder.clone(),
+        retry_delays: setup.settings().worker.retry_delays.clone(),
         dry: args.dry_run,
     })
 }

@@ -365,7 +365,7 @@ impl Calls {
         reason: &'static str,
     ) -> AttemptOutcome {
         let left = self.store.clock().until(attempt.head().deadline_ms);
-        match self.settings.retry_ladder.decide(attempt.number, after, left) {
+        match self.settings.retry_delays.decide(attempt.number, after, left) {
             RetryDecision::RetryAfter(wait) => {
                 self.metrics.retried(reason);
                 // People read the message in the turn's log, so it must not contain secrets.

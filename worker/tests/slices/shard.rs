@@ -255,7 +255,7 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         settings: WorkerSettings {
             slots: 4,
             drain: Duration::from_secs(5),
-            retry_ladder: RetryDelays::new([10, 20, 30].map(Duration::from_millis).into()),
+            retry_delays: RetryDelays::new([10, 20, 30].map(Duration::from_millis).into()),
             ..tickfleet_config::load(&built_in).unwrap().settings.worker
         },
         loops: setup.loops,

@@ -38,7 +38,7 @@ use watched::DemoConsole;
 
 const CAPPED: (&str, u32) = ("dwight", 6);
 const FAST_SETTINGS: [(&str, &str); 2] =
-    [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
+    [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_DELAYS", "200ms,400ms,800ms")];
 
 const MCP: &str = include_str!("mcp.yaml");
 /// Tools that some machines cannot run are added later.

@@ -82,7 +82,7 @@ fn a_tls_service_is_called_only_if_its_authority_is_trusted() {
     write(folder, "conf/tools.yaml", &tools);
     write(folder, "conf/permissions.yaml", "permissions: {ours: {everyone: true}, theirs: {everyone: true}}\n");
     let trusted = folder.join("ours.pem");
-    let variables = [("SSL_CERT_FILE", trusted.to_str().unwrap()), ("TICKFLEET_WORKER_RETRY_LADDER", "10ms")];
+    let variables = [("SSL_CERT_FILE", trusted.to_str().unwrap()), ("TICKFLEET_WORKER_RETRY_DELAYS", "10ms")];
     let fleet = DevFleet::start_in(folder, &["--config", "conf"], &variables);
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "ours", "--call", "theirs", "--wait", "--json"];

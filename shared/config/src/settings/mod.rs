@@ -61,7 +61,7 @@ pub struct WorkerSettings {
     pub priorities: Priorities,
     /// For one try. A tool can override this timeout.
     pub tool_timeout: Duration,
-    pub retry_ladder: RetryDelays,
+    pub retry_delays: RetryDelays,
     pub allow_dynamic_registration: bool,
     /// For shell and file tools. Empty means a folder in the machine's temporary folder.
     pub workspaces: String,

@@ -140,7 +140,7 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
         drain: duration(&mut s, "drain", SECOND, HOUR),
         priorities: s.required("priorities").and_then(|c| priorities(&c)).unwrap_or_default(),
         tool_timeout: duration(&mut s, "tool_timeout", MILLISECOND, HOUR),
-        retry_ladder: s.required("retry_ladder").map(|c| retry_delays(&c)).unwrap_or_default(),
+        retry_delays: s.required("retry_delays").map(|c| retry_delays(&c)).unwrap_or_default(),
         allow_dynamic_registration: boolean(&mut s, "allow_dynamic_registration"),
         workspaces: s.required("workspaces").and_then(|c| folder(&c)).unwrap_or_default(),
         workspace_ttl: duration(&mut s, "workspace_ttl", MINUTE, 365 * 24 * HOUR),

@@ -15,7 +15,7 @@ fn the_built_in_configuration_loads() {
     assert_eq!((s.caps.tick, s.caps.max_calls_per_tick, s.caps.max_actions_per_day), (secs(5), 10, 1_000));
     assert_eq!((s.caps.time_zone.as_str(), s.caps.on_day_cap), ("UTC", DayCapAction::Reject));
     assert_eq!((s.worker.slots, s.worker.lease, s.worker.drain), (32, secs(10), secs(45)));
-    assert_eq!((s.worker.tool_timeout, s.worker.retry_ladder), (secs(30), RetryDelays::default()));
+    assert_eq!((s.worker.tool_timeout, s.worker.retry_delays), (secs(30), RetryDelays::default()));
     assert_eq!(s.worker.output_bytes_max, 64 * 1024);
     assert_eq!((s.worker.breaker_failures, s.worker.breaker_cooldown), (0, secs(10)));
     assert_eq!(s.worker.priorities.as_slice(), Priority::ALL);

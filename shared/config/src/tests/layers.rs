@@ -109,7 +109,7 @@ fn the_environment_overrides_the_file() {
     let s = given()
         .file("tickfleet.yaml", "worker: {slots: 64, drain: 20s}\ncaps: {max_actions_per_day: 50}\n")
         .variable("TICKFLEET_WORKER_SLOTS", "128")
-        .variable("TICKFLEET_WORKER_RETRY_LADDER", "100ms, 1s")
+        .variable("TICKFLEET_WORKER_RETRY_DELAYS", "100ms, 1s")
         .variable("TICKFLEET_WORKER_PRIORITIES", "low,urgent")
         .variable("TICKFLEET_WORKER_ALLOW_DYNAMIC_REGISTRATION", "true")
         .variable("TICKFLEET_HTTP_ADDRESS", "[::]:8080")
@@ -121,7 +121,7 @@ fn the_environment_overrides_the_file() {
         .settings;
     assert_eq!((s.worker.slots, s.worker.drain), (128, Duration::from_secs(20)));
     let waits = vec![Duration::from_millis(100), Duration::from_secs(1)];
-    assert_eq!(s.worker.retry_ladder, RetryDelays::new(waits));
+    assert_eq!(s.worker.retry_delays, RetryDelays::new(waits));
     assert_eq!(s.worker.priorities.as_slice(), [Priority::Urgent, Priority::Low]);
     assert!(s.worker.allow_dynamic_registration);
     assert_eq!((s.http.address.port(), s.retention.audit_bytes_max), (8080, 2 << 30));
@@ -223,7 +223,7 @@ fn printing_shows_values_and_origins_and_hides_secrets() {
     assert_eq!(words("url:"), "url: \"redis://ada:***@redis:6379/0\" # REDIS_URL (environment)");
     assert_eq!(words("lease:"), "lease: 10s # default");
     assert!(words("slots:").starts_with("slots: 64 # /") && words("slots:").ends_with("/tickfleet.yaml:3"));
-    assert_eq!(words("retry_ladder:"), "retry_ladder: [1s, 3s, 9s] # default");
+    assert_eq!(words("retry_delays:"), "retry_delays: [1s, 3s, 9s] # default");
     assert!(!printed.contains("hunter2") && !format!("{configuration:?}").contains("hunter2"));
 }
 

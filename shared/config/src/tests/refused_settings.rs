@@ -11,7 +11,7 @@ fn settings(text: &str) -> super::TestConfig {
 fn an_unknown_field_error_suggests_the_closest_field() {
     settings("worker:\n  slot: 64\n").assert_refused(
         "tickfleet.yaml:2:3: worker.slot: found the unknown field `slot`; expected one of slots, lease, drain, \
-         priorities, tool_timeout, retry_ladder, allow_dynamic_registration, workspaces, workspace_ttl, \
+         priorities, tool_timeout, retry_delays, allow_dynamic_registration, workspaces, workspace_ttl, \
          durable, durable_wait, output_bytes_max, breaker_failures, breaker_cooldown, without_sandbox; did you mean `slots`?",
     );
     settings("workers: {}\n").assert_refused(
@@ -70,8 +70,8 @@ fn a_duration_without_a_unit_is_rejected() {
     settings("caps:\n  tick: 5\n").assert_refused(
         "tickfleet.yaml:2:9: caps.tick: found 5; expected a duration from 100ms to 1h, such as 250ms, 5s, 2m or 1h",
     );
-    settings("worker:\n  retry_ladder: [1s, soon]\n").assert_refused(
-        "tickfleet.yaml:2:22: worker.retry_ladder[1]: found \"soon\"; expected a duration from 1ms to 1h, such as \
+    settings("worker:\n  retry_delays: [1s, soon]\n").assert_refused(
+        "tickfleet.yaml:2:22: worker.retry_delays[1]: found \"soon\"; expected a duration from 1ms to 1h, such as \
          250ms, 5s, 2m or 1h",
     );
 }

@@ -47,7 +47,7 @@ impl Calls {
         let final_result = CallResult { attempts: tries, ..attempt.result(Outcome::Transient, error) };
         let unavailable = Box::new(ToolUnavailable {
             delay: open_breaker.recheck_after(&attempt.id),
-            at_most: Some(self.settings.retry_ladder.longest_from(attempt.number, open_breaker.slowest)),
+            at_most: Some(self.settings.retry_delays.longest_from(attempt.number, open_breaker.slowest)),
             why: open_breaker.why(name),
             final_result: Box::new(final_result),
         });

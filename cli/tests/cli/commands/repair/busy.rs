@@ -48,7 +48,7 @@ const TOOLS: &str = "tools:
       required: [retry_after_ms]
       properties: {retry_after_ms: {type: integer, description: Which.}, outcomes: {type: array, description: How it goes.}}
 ";
-const SETTINGS: &str = "worker: {retry_ladder: [300ms, 600ms]}\n";
+const SETTINGS: &str = "worker: {retry_delays: [300ms, 600ms]}\n";
 
 pub fn configure(dir: &Path) {
     let files = [

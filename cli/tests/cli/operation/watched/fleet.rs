@@ -57,7 +57,7 @@ impl Fleet {
             // Pauses on a busy machine are shorter, so only killed workers count as dead.
             ("TICKFLEET_WORKER_LEASE", "10s"),
             ("TICKFLEET_WORKER_TOOL_TIMEOUT", "1s"),
-            ("TICKFLEET_WORKER_RETRY_LADDER", "200ms"),
+            ("TICKFLEET_WORKER_RETRY_DELAYS", "200ms"),
             ("TICKFLEET_CAPS_TICK", "1s"),
             ("TICKFLEET_CAPS_MAX_ACTIONS_PER_DAY", "100000"),
             ("TICKFLEET_LOG_LEVEL", "info"),
