@@ -43,7 +43,8 @@ impl Server {
 
     /// The server keeps its data.
     pub async fn restart(&mut self) {
-        let _ended: redis::RedisResult<()> = redis::cmd("SHUTDOWN").arg("SAVE").query_async(&mut self.connection).await;
+        let () = redis::cmd("SAVE").query_async(&mut self.connection).await.unwrap();
+        self.redis.kill9();
         self.redis.restart().await;
         self.connection = self.redis.connection().await;
     }
