@@ -1,11 +1,10 @@
 //! The inbound streams: messages that no scheduler has decided yet.
 
-use tickfleet_core::decision::{Context, Decision, Step};
 use tickfleet_core::recovery::inbound::fields;
 use tickfleet_core::turn::end::{GivenId, GivenState};
 use tickfleet_core::turn::submit::Inbound;
-use tickfleet_core::view::{Fields, Undecided};
-use tickfleet_core::{EntryId, Guard, Query, Stored, StreamKey, Transaction, Value, View};
+use tickfleet_core::view::Fields;
+use tickfleet_core::{EntryId, Query, Stored, Value};
 
 use crate::{Store, StoreError, TurnName};
 
@@ -22,28 +21,7 @@ pub struct UndecidedMessage {
     pub is_minted: bool,
 }
 
-struct Acknowledge(StreamKey, EntryId);
-
-impl Decision for Acknowledge {
-    type Output = ();
-
-    fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
-        // Another scheduler has already decided about the entry.
-        if !context.conflicts.is_empty() {
-            return Ok(Step::Return(()));
-        }
-        let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard(Guard::Held(self.0.clone(), self.1.clone()));
-        Ok(Step::Commit(transaction, ()))
-    }
-}
-
 impl Store {
-    pub async fn acknowledge(&self, from: Inbound, entry: &str) -> Result<(), StoreError> {
-        self.decide(Acknowledge(from.stream(), EntryId::new(entry))).await?;
-        Ok(())
-    }
-
     /// A decision removes the entry and writes the record in one transaction. So a caller that finds nothing here, and
     /// then reads the record, misses no turn.
     ///
