@@ -29,7 +29,7 @@ const FORGET_MAX: usize = 256;
 pub enum DeadItem {
     /// By its entry in the dead log.
     Letter(EntryId),
-    /// By its entry in the audit log.
+    /// A permanently failed call, by its entry in the audit log.
     Call(EntryId),
 }
 

@@ -18,7 +18,7 @@ use crate::view::{Undecided, View};
 pub struct ListsMark {
     #[serde(rename = "f")]
     pub fingerprint: String,
-    /// Number of agents without a list, because the list would be too large.
+    /// Number of agents without a list, because all lists together would have exceeded the byte limit.
     #[serde(rename = "l")]
     pub left_out: usize,
 }

@@ -31,7 +31,7 @@ pub use reads::audit::seals::{LogEntry, LogPage, LogSeal};
 pub use reads::audit::{AuditSearch, AuditSearchResult};
 pub use reads::backlog::ShardBacklog;
 pub use reads::budgets::{AgentBudget, BudgetFacts, CounterFacts};
-pub use reads::diagnosis::{ConsumerFacts, DeadLetter, GivenIdProgress, ShardFacts};
+pub use reads::diagnosis::{ConsumerFacts, DeadLetter, ShardFacts};
 pub use reads::inbox::{InboxEntry, InboxReader};
 pub use reads::knowledge::{AuditEntry, KnowledgeState};
 pub use reads::limits::{SeenCounters, TaskBudget};

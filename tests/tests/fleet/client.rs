@@ -6,13 +6,13 @@ use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use tickfleet_client::operate::{self, Operator, ToolPaused};
 use tickfleet_client::{Client, Reply, SubmitError, private_inbox};
-use tickfleet_core::Transaction;
 use tickfleet_core::settings::{ChangeSetting, Origin};
 use tickfleet_core::turn::state::Finished;
+use tickfleet_core::{EntryId, Transaction};
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, InboxName, Redactor, TenantId, Turn, TurnId, limits};
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::{DeadItemRef, HandleResult, Inbound, StoreError, StoreOptions, Submission, TurnName};
+use tickfleet_store::{DeadItem, HandleResult, Inbound, StoreError, StoreOptions, Submission, TurnName};
 use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -294,7 +294,8 @@ async fn a_dead_letter_is_not_replayed_into_a_full_inbox() {
         reply_to: Some(world.inbox.clone()),
         payload: "{}".into(),
     };
-    let replay = async || store.replay(DeadItemRef::Letter(&letter), Inbound::Turns, &new, "{}").await.unwrap();
+    let replay =
+        async || store.replay(DeadItem::Letter(EntryId::new(&letter)), Inbound::Turns, &new, "{}").await.unwrap();
     assert_eq!(replay().await, HandleResult::InboxFull);
     assert_eq!(world.redis.xlen::<_, usize>(store.keys().key("turns")).await.unwrap(), 0);
     let mut replies = world.client.replies(&world.tenant, &world.inbox);

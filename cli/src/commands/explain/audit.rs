@@ -46,7 +46,7 @@ pub(super) async fn of_explanation(
         return unrecorded(store, name, explanation.now_ms, args).await;
     };
     // IDs of log entries contain times of Redis' clock. Shard time may be ahead of that clock.
-    let ahead = store.clock_offset_ms().await?;
+    let ahead = store.seam().shard_stats().await?.offset_ms;
     let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(explanation.now_ms));
     let until_ms = args
         .until

@@ -13,10 +13,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_client::Client;
 use tickfleet_client::inner::{InnerCall, inner_calls};
 use tickfleet_client::tasks::TaskDetails;
+use tickfleet_core::turn::end::GivenState;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
-use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt, GivenIdProgress, Store, TurnName, TurnView};
+use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt, Store, TurnName, TurnView};
 
 use self::audit::Audit;
 use self::queue_readers::QueueReaders;
@@ -302,7 +303,7 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
         return inbound(store, name, now_ms).await.map(Some);
     }
     let remembered = store.remembered(name).await?;
-    if remembered == Some(GivenIdProgress::Queued) {
+    if remembered == Some(GivenState::Queued) {
         return inbound(store, name, now_ms).await.map(Some);
     }
     if let Some(letter) = dead_letters::about(store, name).await? {

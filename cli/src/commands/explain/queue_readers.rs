@@ -69,7 +69,7 @@ impl QueueReaders {
     pub(super) async fn of_inbound(store: &Store, now_ms: i64) -> Result<Self, Failure> {
         let nodes = store.nodes(now_ms).await?;
         let alive = of_kind(&nodes, "s-").filter(|node| node.lease_left_ms > 0).count();
-        Ok(Self::Schedulers { alive, pressure: store.pressure().await? })
+        Ok(Self::Schedulers { alive, pressure: store.seam().shard_stats().await?.shard.pressure })
     }
 
     pub(super) fn describe(&self) -> String {

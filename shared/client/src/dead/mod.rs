@@ -11,8 +11,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
+use tickfleet_core::EntryId;
 use tickfleet_model::{AgentId, Outcome, TenantId};
-use tickfleet_store::DeadItemRef;
+use tickfleet_store::DeadItem;
 
 use crate::position;
 
@@ -61,10 +62,11 @@ pub struct DeadId {
 }
 
 impl DeadId {
-    fn aside(&self) -> DeadItemRef<'_> {
+    fn aside(&self) -> DeadItem {
+        let entry = EntryId::new(&self.entry);
         match self.kind {
-            DeadKind::Letter => DeadItemRef::Letter(&self.entry),
-            DeadKind::Call | DeadKind::Task => DeadItemRef::Call(&self.entry),
+            DeadKind::Letter => DeadItem::Letter(entry),
+            DeadKind::Call | DeadKind::Task => DeadItem::Call(entry),
         }
     }
 }

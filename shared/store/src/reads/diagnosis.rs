@@ -63,13 +63,6 @@ pub struct DeadLetter {
     pub raw: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GivenIdProgress {
-    Queued,
-    Admitted,
-    Ended,
-}
-
 impl Store {
     pub async fn shard_count(&self) -> Result<Option<u32>, StoreError> {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value.shards))
@@ -137,22 +130,8 @@ impl Store {
         Ok(matches!(found, Value::Entry(Some(_))))
     }
 
-    pub async fn remembered(&self, name: &TurnName) -> Result<Option<GivenIdProgress>, StoreError> {
-        let stored = self.record_of::<GivenId>(&name.given()).await?;
-        Ok(stored.map(|stored| match stored.value.state {
-            GivenState::Queued => GivenIdProgress::Queued,
-            GivenState::Admitted => GivenIdProgress::Admitted,
-            GivenState::Ended => GivenIdProgress::Ended,
-        }))
-    }
-
-    pub async fn pressure(&self) -> Result<bool, StoreError> {
-        Ok(self.seam().shard_stats().await?.shard.pressure)
-    }
-
-    /// Shard time minus the store's clock.
-    pub async fn clock_offset_ms(&self) -> Result<i64, StoreError> {
-        Ok(self.seam().shard_stats().await?.offset_ms)
+    pub async fn remembered(&self, name: &TurnName) -> Result<Option<GivenState>, StoreError> {
+        Ok(self.record_of::<GivenId>(&name.given()).await?.map(|given| given.value.state))
     }
 }
 

@@ -1,27 +1,10 @@
 //! Dead letters and failed calls that an operator replays or drops.
 
-use tickfleet_core::EntryId;
-use tickfleet_core::dead::{DeadItem, DropDead, NotHandled, Replay, ReplayResult};
+pub use tickfleet_core::dead::DeadItem;
+use tickfleet_core::dead::{DropDead, NotHandled, Replay, ReplayResult};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
 
 use crate::{Store, StoreError, Submission};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeadItemRef<'a> {
-    /// An entry of the dead log.
-    Letter(&'a str),
-    /// The entry of a permanently failed call in the audit log.
-    Call(&'a str),
-}
-
-impl DeadItemRef<'_> {
-    fn item(&self) -> DeadItem {
-        match self {
-            Self::Letter(entry) => DeadItem::Letter(EntryId::new(entry)),
-            Self::Call(entry) => DeadItem::Call(EntryId::new(entry)),
-        }
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandleResult {
@@ -69,7 +52,7 @@ impl Store {
     /// Also marks the item as handled. `entry` goes into the audit log. A repeated replay submits only once.
     pub async fn replay(
         &self,
-        item: DeadItemRef<'_>,
+        item: DeadItem,
         to: Inbound,
         new: &Submission,
         entry: &str,
@@ -83,7 +66,7 @@ impl Store {
             payload: new.payload.clone(),
             bounds: &bounds,
         };
-        let replay = Replay { item: item.item(), submission, entry: self.audit_entry(entry) };
+        let replay = Replay { item, submission, entry: self.audit_entry(entry) };
         Ok(match self.decide(replay).await?.result {
             ReplayResult::Submitted(result) | ReplayResult::Refused(result) => result.into(),
             ReplayResult::NotHandled(why) => why.into(),
@@ -91,8 +74,8 @@ impl Store {
     }
 
     /// `entry` goes into the audit log.
-    pub async fn drop_dead(&self, item: DeadItemRef<'_>, entry: &str) -> Result<HandleResult, StoreError> {
-        let drop = DropDead { item: item.item(), entry: self.audit_entry(entry) };
+    pub async fn drop_dead(&self, item: DeadItem, entry: &str) -> Result<HandleResult, StoreError> {
+        let drop = DropDead { item, entry: self.audit_entry(entry) };
         Ok(match self.decide(drop).await?.result {
             Ok(()) => HandleResult::Ok,
             Err(why) => why.into(),

@@ -34,18 +34,10 @@ pub struct ToolLists {
     pub names: BTreeMap<String, String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolListsMark {
-    pub fingerprint: String,
-    /// Agents without a list, because all lists together would have exceeded the byte limit.
-    pub left_out: usize,
-}
-
 impl Store {
     /// `None` if the lists have to be written again.
-    pub async fn tool_lists_mark(&self) -> Result<Option<ToolListsMark>, StoreError> {
-        let mark = self.record_of::<ListsMark>(&mark_key()).await?.map(|stored| stored.value);
-        Ok(mark.map(|ListsMark { fingerprint, left_out }| ToolListsMark { fingerprint, left_out }))
+    pub async fn tool_lists_mark(&self) -> Result<Option<ListsMark>, StoreError> {
+        Ok(self.record_of::<ListsMark>(&mark_key()).await?.map(|stored| stored.value))
     }
 
     /// In the shared format. `None` if no worker has written a list, or if the list has expired.
@@ -130,7 +122,7 @@ mod tests {
         store.write_tool_lists("f", &lists, 60_000, 30_000).await.unwrap();
         assert_eq!(store.tool_list(&tenant, &agent).await.unwrap().as_deref(), Some(json));
         assert_eq!(store.tool_names().await.unwrap(), lists.names);
-        let mark = ToolListsMark { fingerprint: "f".into(), left_out: 2 };
+        let mark = ListsMark { fingerprint: "f".into(), left_out: 2 };
         assert_eq!(store.tool_lists_mark().await.unwrap(), Some(mark));
     }
 
