@@ -110,7 +110,8 @@ async fn a_call_that_ignores_cancellation_ends_its_process_after_a_grace() {
     let (short, long) =
         tokio::join!(tools.call("wait", json!({"seconds": 0.3})), tools.call("nap", json!({"seconds": 0.2})));
     assert_eq!((short.unwrap(), long.is_ok()), (process.clone(), true));
-    until(PATIENCE, async || tools.call("wait", json!({"seconds": 0})).await.unwrap() != process).await;
+    let is_replaced = async || tools.call("wait", json!({"seconds": 0})).await.is_ok_and(|next| next != process);
+    until(PATIENCE, is_replaced).await;
     until(PATIENCE, async || !is_running(process.as_i64().unwrap())).await;
     tools.stop().await;
 }
@@ -169,7 +170,14 @@ async fn two_hundred_concurrent_calls_run_in_at_most_four_processes() {
     let tools = Tools::with_timeout(def, PATIENCE * 2);
     tools.pools.start();
     let folder = tempfile::tempdir().unwrap();
-    let calls = (0..200).map(|_| tools.call("meet", json!({"folder": folder.path(), "count": 200})));
+    // A call is not sent while the processes start.
+    let call = async || loop {
+        let answer = tools.call("meet", json!({"folder": folder.path(), "count": 200})).await;
+        if !matches!(answer, Err(ToolFailure::Transient { not_executed: true, .. })) {
+            break answer;
+        }
+    };
+    let calls = (0..200).map(|_| call());
     let answers = futures::future::join_all(calls).await;
     let processes: BTreeSet<i64> = answers.iter().map(|answer| answer.as_ref().unwrap().as_i64().unwrap()).collect();
     assert_eq!(processes.len(), 4, "{processes:?}");
@@ -190,7 +198,7 @@ async fn a_full_pool_reports_not_executed() {
     let mut def = def();
     (def.processes, def.concurrency) = (1, 1);
     let tools = Tools::with_timeout(def, Duration::from_secs(3));
-    tools.call("wait", json!({"seconds": 0})).await.unwrap();
+    until(PATIENCE, async || tools.call("wait", json!({"seconds": 0})).await.is_ok()).await;
     let short = tokio::select! {
         biased;
         long = tools.call("wait", json!({"seconds": 600})) => panic!("{long:?}"),
