@@ -70,7 +70,7 @@ HTTP = fields(
     not_executed=described("Statuses that guarantee that the request had no effect. 429 always does.", items(number(400, 599))),
     result=described("JSON pointer to the output within the response body. If missing, the whole body.", POINTER),
     idempotency_header=described("Request header for the idempotency key of the call.", SOME_TEXT),
-    response_bytes_max=described("Largest response body, in bytes, up to 64 MiB.", number(1), default=1_048_576),
+    response_bytes_max=described("Largest response body, in bytes, up to 16 MiB.", number(1), default=1_048_576),
     allow_private=ALLOW_PRIVATE,
     redirects_max=described("Redirects to follow, at most 10. Tools with `effect: once` follow none.", number(0), default=0),
 )

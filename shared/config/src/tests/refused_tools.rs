@@ -68,8 +68,20 @@ fn invalid_methods_paths_and_headers_are_rejected() {
         "tools.yaml:11:13: tools.call.http.path: found \"v1\"; expected a path that begins with /; did you mean `/v1`?",
     );
     tool("method: GET\n      path: /v1?a=b").assert_refused(
-        "tools.yaml:11:13: tools.call.http.path: found \"/v1?a=b\"; expected a path without ? and #; parameters \
-         belong to `query`",
+        "tools.yaml:11:13: tools.call.http.path: found \"/v1?a=b\"; expected a path without ?, #, \\ and the \
+         segments . and ..; parameters belong to `query`",
+    );
+    tool("method: GET\n      path: /a/../b").assert_refused(
+        "tools.yaml:11:13: tools.call.http.path: found \"/a/../b\"; expected a path without ?, #, \\ and the \
+         segments . and ..; parameters belong to `query`",
+    );
+    tool("method: GET\n      path: /\n      headers: {Host: a}").assert_refused(
+        "tools.yaml:12:17: tools.call.http.headers.Host: found the header \"Host\"; expected a header that does not \
+         belong to the connection",
+    );
+    tool("method: GET\n      path: /\n      idempotency_header: Proxy-X").assert_refused(
+        "tools.yaml:12:27: tools.call.http.idempotency_header: found \"Proxy-X\"; expected a header that does not \
+         belong to the connection",
     );
     tool("method: GET\n      path: /\n      headers: {\"X Y\": a}").assert_refused(
         "tools.yaml:12:17: tools.call.http.headers.X Y: found the header \"X Y\"; expected a name such as \

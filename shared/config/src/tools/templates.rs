@@ -103,8 +103,8 @@ impl Templates<'_> {
         if !text.starts_with('/') {
             cursor.refuse_with("a path that begins with /", Some(format!("/{text}")));
         }
-        if text.contains(['?', '#']) {
-            cursor.refuse("a path without ? and #; parameters belong to `query`");
+        if text.contains(['?', '#', '\\']) || text.split('/').any(|segment| matches!(segment, "." | "..")) {
+            cursor.refuse("a path without ?, #, \\ and the segments . and ..; parameters belong to `query`");
         }
         self.check(cursor, text);
         let optional = |name: &&str| self.arguments.known.contains(*name) && !self.arguments.always.contains(*name);
@@ -142,8 +142,10 @@ impl Templates<'_> {
     }
 
     pub(crate) fn headers(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
-        for (name, place, value) in cursor.members().into_iter().filter(|(name, ..)| !is_header_name(name)) {
-            value.errors.push(place, &value.path, format!("the header {name:?}"), "a name such as X-Request-Id");
+        for (name, place, value) in cursor.members() {
+            if let Err(expected) = header_name(name) {
+                value.errors.push(place, &value.path, format!("the header {name:?}"), expected);
+            }
         }
         self.pairs(cursor)
     }
@@ -208,4 +210,16 @@ pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option
 
 pub(crate) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
+}
+
+/// With these headers, a template could smuggle in a second request or remove a limit on the response.
+const CONNECTION_HEADERS: [&str; 8] =
+    ["host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "accept-encoding", "expect"];
+
+pub(crate) fn header_name(name: &str) -> Result<(), &'static str> {
+    let lower = name.to_ascii_lowercase();
+    if CONNECTION_HEADERS.contains(&lower.as_str()) || lower.starts_with("proxy-") {
+        return Err("a header that does not belong to the connection");
+    }
+    if is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
 }

@@ -21,8 +21,8 @@ impl HttpKind {
 }
 
 impl ToolKind<HttpDef> for HttpKind {
-    fn make(&self, def: &HttpDef, input_schema: &Value, effect: Effect) -> Result<DeclaredHandler, DeclarationError> {
-        let tool = HttpTool::new(def, input_schema, effect, &self.environment, &self.clients)?;
+    fn make(&self, def: &HttpDef, _: &Value, effect: Effect) -> Result<DeclaredHandler, DeclarationError> {
+        let tool = HttpTool::new(def, effect, &self.environment, &self.clients)?;
         let configured = tool.missing_secret().is_none();
         Ok(DeclaredHandler { handler: Arc::new(tool), configured })
     }

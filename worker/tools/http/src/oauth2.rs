@@ -51,7 +51,7 @@ impl OAuth2 {
         {
             fields.push((name.to_owned(), template(name, text)?));
         }
-        let made = Self {
+        Ok(Self {
             grant: def.grant,
             token_url,
             client_auth: def.client_auth,
@@ -59,20 +59,7 @@ impl OAuth2 {
             client_secret: optional("client_secret", &def.client_secret)?,
             refresh_token: optional("refresh_token", &def.refresh_token)?,
             fields,
-        };
-        let lacks = match def.grant {
-            Grant::ClientCredentials => made.client_secret.is_none().then_some("client_secret"),
-            Grant::RefreshToken => made.refresh_token.is_none().then_some("refresh_token"),
-        };
-        match lacks {
-            Some(name) => Err(field(format!("oauth2.{name}"))("the grant needs it".to_owned())),
-            None => Ok(made),
-        }
-    }
-
-    pub(super) fn templates(&self) -> impl Iterator<Item = &Template> {
-        let own = [Some(&self.client_id), self.client_secret.as_ref(), self.refresh_token.as_ref()];
-        own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
+        })
     }
 
     /// Fills in the secrets. The error names the missing secret.

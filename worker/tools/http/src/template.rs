@@ -53,10 +53,6 @@ impl Template {
         Ok(Self(parts))
     }
 
-    pub(super) fn arguments(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|p| if let Part::Argument(name) = p { Some(name.as_str()) } else { None })
-    }
-
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|p| if let Part::Secret(name) = p { Some(name.as_str()) } else { None })
     }

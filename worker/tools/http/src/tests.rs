@@ -91,11 +91,7 @@ fn environment() -> Environment {
 
 fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     tickfleet_outbound::install_crypto_provider();
-    let schema = json!({
-        "type": "object", "required": ["a"],
-        "properties": {"a": {}, "b": {}, "c": {}, "n": {}}
-    });
-    HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
+    HttpTool::new(&serde_json::from_value(def).unwrap(), effect, &environment(), &HttpClients::default())
 }
 
 /// A tool that may call `address`. `more` is merged into the declaration.
@@ -392,24 +388,11 @@ fn an_invalid_declaration_is_rejected_at_load_time() {
     };
     assert_eq!(base(json!({})), Ok(()));
     for (more, start) in [
-        (json!({"method": "get"}), "http.method"),
-        (json!({"method": "GET", "body": {}}), "http.method"),
         (json!({"base_url": "https://{{a}}.example.com"}), "http.base_url"),
         (json!({"base_url": "https://u:p@example.com"}), "http.base_url"),
         (json!({"base_url": "ftp://example.com"}), "http.base_url"),
         (json!({"base_url": "https://example.com?x=1"}), "http.base_url"),
         (json!({"base_url": "http://169.254.169.254"}), "http.base_url"),
-        (json!({"path": "users"}), "http.path"),
-        (json!({"path": "/a/../b"}), "http.path"),
-        (json!({"path": "/{{b}}"}), "http.path: '{{b}}' must be a required"),
-        (json!({"path": "/{{zz}}"}), "http.path: '{{zz}}' is not in the input schema"),
-        (json!({"query": {"q": "{{zz}}"}}), "http.query.q"),
-        (json!({"headers": {"Host": "x"}}), "http.headers.Host: 'host' belongs"),
-        (json!({"headers": {"X": "${NOPE}"}}), "http.headers.x: '${NOPE}' is not in http.secrets"),
-        (json!({"body": {"x": ["{{zz}}"]}}), "http.body"),
-        (json!({"not_executed": [200]}), "http.not_executed"),
-        (json!({"result": "result"}), "http.result"),
-        (json!({"response_bytes_max": 0}), "http.response_bytes_max"),
         (json!({"allow_private": ["http://x"]}), "http.allow_private"),
         (json!({"idempotency_header": "a b"}), "http.idempotency_header"),
         (json!({"base_url": "${CRM_URL}"}), "the environment variable CRM_URL is not set"),

@@ -264,7 +264,7 @@ async fn each_tenant_signs_in_for_its_own_token() {
         "client_secret": "${PASSWORD}"}});
     tickfleet_outbound::install_crypto_provider();
     let def = serde_json::from_value(with(&address, "GET", def)).unwrap();
-    let tool = HttpTool::new(&def, &json!({"type": "object"}), Effect::Read, &environment, &HttpClients::default());
+    let tool = HttpTool::new(&def, Effect::Read, &environment, &HttpClients::default());
     let tool = tool.unwrap();
     assert_eq!(tool.missing_secret(), None, "whether a tenant has one is seen when it calls");
     let ask = async |tenant: &str| {
@@ -288,31 +288,18 @@ async fn tools_with_equal_credentials_share_a_token() {
             "grant": "client_credentials", "token_url": format!("http://{address}/token"), "client_id": "me",
             "client_secret": "${PASSWORD}"}});
         let def = serde_json::from_value(with(&address, "GET", def)).unwrap();
-        let tool = HttpTool::new(&def, &json!({"type": "object"}), Effect::Read, &environment(), &clients).unwrap();
+        let tool = HttpTool::new(&def, Effect::Read, &environment(), &clients).unwrap();
         assert!(call(&tool, json!({})).await.is_ok());
     }
     assert_eq!((identity.sign_ins(), identity.calls()), (1, vec!["token-1".to_owned(); 2]));
 }
 
 #[test]
-fn an_invalid_oauth2_declaration_is_rejected_at_load_time() {
-    let load = |oauth2: Value, more: Value| {
-        let mut def = json!({"oauth2": oauth2, "secrets": {"S": {"env": "KEY"}}});
-        def.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        tool_for(with("127.0.0.1:1", "GET", def), Effect::Read).map(|_| ()).map_err(|e| e.to_string())
-    };
-    let good = json!({"grant": "client_credentials", "token_url": "https://id.example.com/token", "client_id": "me",
-        "client_secret": "${S}"});
-    let but = |name: &str, value: Value| {
-        let mut oauth2 = good.clone();
-        oauth2[name] = value;
-        load(oauth2, json!({})).unwrap_err()
-    };
-    assert_eq!(load(good.clone(), json!({})), Ok(()));
-    assert!(but("token_url", json!("http://169.254.169.254/token")).starts_with("http.oauth2.token_url: "));
-    assert!(but("client_secret", json!("${GONE}")).starts_with("http.oauth2: '${GONE}' is not in http.secrets"));
-    assert!(but("client_id", json!("{{a}}")).starts_with("http.oauth2: '{{a}}'"));
-    assert!(but("grant", json!("refresh_token")).starts_with("http.oauth2.refresh_token: the grant needs it"));
-    let twice = load(good.clone(), json!({"headers": {"authorization": "x"}})).unwrap_err();
-    assert!(twice.starts_with("http.headers.authorization: oauth2 sets it"), "{twice}");
+fn a_token_url_at_a_forbidden_address_is_rejected() {
+    let oauth2 = json!({"grant": "client_credentials", "token_url": "https://id.example.com/token", "client_id": "me"});
+    let load = |oauth2: Value| tool_for(with("127.0.0.1:1", "GET", json!({"oauth2": oauth2})), Effect::Read);
+    assert!(load(oauth2.clone()).is_ok());
+    let mut forbidden = oauth2;
+    forbidden["token_url"] = json!("http://169.254.169.254/token");
+    assert!(load(forbidden).unwrap_err().to_string().starts_with("http.oauth2.token_url: "));
 }

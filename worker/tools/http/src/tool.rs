@@ -12,7 +12,6 @@ use bytes::Bytes;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use secrecy::ExposeSecret;
-use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_config::tools::{HttpDef, SecretRef};
 use tickfleet_model::{Context, Effect};
@@ -24,16 +23,12 @@ use tracing::{Instrument, Span};
 
 use super::client::{Client, Request, SendError};
 use super::clients::HttpClients;
-use super::declared::{
-    Defaults, References, base_url, defaults, header_name, header_value, headers, method, parse_all, path, rules,
-};
+use super::declared::{Defaults, base_url, defaults, header_name, header_value, headers, parse_all, rules};
 use super::error::field;
 use super::oauth2::{Credentials, OAuth2};
 use super::outcome::{self, OutcomeRules, ToolResponse};
 use super::template::{Arguments, Body, Template, TemplatePosition, Values};
 use super::tokens::{Token, Tokens};
-
-const REDIRECTS_MAX: u8 = 10;
 
 pub struct HttpTool {
     method: Method,
@@ -63,10 +58,8 @@ impl fmt::Debug for HttpTool {
 }
 
 impl HttpTool {
-    /// Rejects templates with arguments outside `input_schema`, or with undeclared secrets.
     pub fn new(
         def: &HttpDef,
-        input_schema: &Value,
         effect: Effect,
         environment: &Environment,
         clients: &HttpClients,
@@ -78,15 +71,20 @@ impl HttpTool {
         let base = base_url(&environment.expand(&def.base_url)?).map_err(field("base_url"))?;
         guard.check(&base).map_err(|refused| field("base_url")(refused.to_string()))?;
         let once = effect == Effect::Once;
-        let tool = Self {
-            method: method(def).map_err(field("method"))?,
+        let body = def.body.as_ref().map(Body::parse).transpose().map_err(field("body"))?;
+        let mut body_is_secret = false;
+        if let Some(body) = &body {
+            body.templates(&mut |template| body_is_secret |= template.secrets().next().is_some());
+        }
+        Ok(Self {
+            method: Method::from_bytes(def.method.as_bytes()).map_err(|_| field("method")(def.method.clone()))?,
             base,
-            path: path(&def.path).map_err(field("path"))?,
+            path: Template::parse(&def.path).map_err(field("path"))?,
             query: parse_all("query", &def.query)?,
             headers: headers(def)?,
             defaults: defaults(def, environment)?,
-            body: def.body.as_ref().map(Body::parse).transpose().map_err(field("body"))?,
-            body_is_secret: false,
+            body,
+            body_is_secret,
             secrets: def.secrets.clone(),
             environment: environment.clone(),
             idempotency_header: def
@@ -95,57 +93,13 @@ impl HttpTool {
                 .map(header_name)
                 .transpose()
                 .map_err(field("idempotency_header"))?,
-            redirects_max: if once { 0 } else { def.redirects_max.min(REDIRECTS_MAX) },
-            rules: rules(def, effect)?,
+            redirects_max: if once { 0 } else { def.redirects_max },
+            rules: rules(def, effect),
             sign_in: def.oauth2.as_ref().map(|oauth2| OAuth2::new(oauth2, environment, &guard)).transpose()?,
             client: clients.get(guard, once).map_err(|why| DeclarationError::Machine(format!("http: {why}")))?,
             tokens: clients.tokens(),
             once,
-        };
-        tool.checked(input_schema)
-    }
-
-    fn checked(mut self, input_schema: &Value) -> Result<Self, DeclarationError> {
-        let known = References { schema: input_schema, secrets: &self.secrets };
-        for (name, _) in &self.defaults {
-            known.optional(name).map_err(field("defaults"))?;
-        }
-        known.check("path", &self.path)?;
-        // A path without one of its segments would be a different address, so every argument in the path must be
-        // required.
-        known.required(&self.path).map_err(field("path"))?;
-        for (name, template) in &self.query {
-            known.check(&format!("query.{name}"), template)?;
-        }
-        for (name, template) in &self.headers {
-            known.check(&format!("headers.{name}"), template)?;
-        }
-        let mut secret = false;
-        let mut checked = Ok(());
-        if let Some(body) = &self.body {
-            body.templates(&mut |template| {
-                secret |= template.secrets().next().is_some();
-                if checked.is_ok() {
-                    checked = known.check("body", template);
-                }
-            });
-        }
-        checked?;
-        if let Some(sign_in) = &self.sign_in {
-            if self.headers.iter().any(|(name, _)| *name == header::AUTHORIZATION) {
-                return Err(field("headers.authorization")("oauth2 sets it".to_owned()));
-            }
-            for template in sign_in.templates() {
-                known.check("oauth2", template)?;
-                if let Some(name) = template.arguments().next() {
-                    return Err(field("oauth2")(format!(
-                        "'{{{{{name}}}}}': a call must not choose its sign-in account"
-                    )));
-                }
-            }
-        }
-        self.body_is_secret = secret;
-        Ok(self)
+        })
     }
 
     #[must_use]

@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::document::reader::Cursor;
 use crate::document::tree::Value;
-use crate::tools::templates::{Arguments, Templates, is_header_name};
+use crate::tools::templates::{self, Arguments, Templates};
 use crate::tools::{HttpDef, SecretRef, TENANT};
 pub use values::{SERVICE_URL, is_service_url};
 use values::{pointer, service_url};
 
 const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATCH", ()), ("DELETE", ())];
-const RESPONSE_BYTES_MAX: i128 = 64 << 20;
+/// All slots of a worker can hold a response at the same time, so the size is limited.
+const RESPONSE_BYTES_MAX: i128 = 16 << 20;
 const REDIRECTS_MAX: i128 = 10;
 
 /// `once` is true if a repeated request would have a second effect.
@@ -90,8 +91,8 @@ fn statuses(cursor: &Cursor<'_>) -> BTreeSet<u16> {
 
 fn header_name(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
-    if !is_header_name(text) {
-        cursor.refuse("a header name such as Idempotency-Key");
+    if let Err(expected) = templates::header_name(text) {
+        cursor.refuse(expected);
     }
     Some(text.to_owned())
 }
