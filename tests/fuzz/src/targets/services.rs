@@ -92,7 +92,7 @@ fn declared() -> Vec<HttpTool> {
     .into_iter()
     .map(|(def, effect)| {
         let def: HttpDef = serde_json::from_value(def).expect("a declaration");
-        HttpTool::new(&def, &schema, effect, &Environment::of([]), &clients).expect("a tool")
+        HttpTool::new(&def, effect, &Environment::of([]), &clients).expect("a tool")
     })
     .collect()
 }

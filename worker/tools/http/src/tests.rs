@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::{Request as Incoming, State};
 use axum::response::{IntoResponse, Response as Answer};
-use serde_json::json;
+use serde_json::{Value, json};
 use tickfleet_model::{AgentId, CallId, TenantId, TurnId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
