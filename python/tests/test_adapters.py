@@ -48,7 +48,7 @@ def test_async_frameworks_need_an_async_client() -> None:
 
 
 def test_fields_set_by_the_adapter_are_rejected() -> None:
-    for options, says in (({"turn_id": "order-17"}, "turn_id: omit it"), ({"local_calls": True}, "not an option")):
+    for options, says in (({"turn_id": "order-17"}, "turn_id: omit it"), ({"pending_approval": True}, "not an option")):
         with pytest.raises(InvalidMessage, match=says):
             caller(**options)
     with pytest.raises(InvalidMessage, match="expected a list"):

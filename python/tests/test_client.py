@@ -227,6 +227,12 @@ def test_the_reply_timeout_names_both_possible_causes() -> None:
     assert "the tenant or the id: tickfleet explain " in source
 
 
+def test_a_call_that_waits_for_approval_has_not_ended() -> None:
+    waits = read_reply(json.dumps({**REPLY, "status": "pending_approval", "results": [], "approval": {"id": "a"}}))
+    assert not waits.is_end and waits.approval == {"id": "a"} and not waits.ok
+    assert read_reply(json.dumps(REPLY)).is_end and not read_reply(json.dumps({**REPLY, "status": "later"})).is_end
+
+
 def entries(*seqs: int) -> list[Entry]:
     return [entry_of(f"{seq}-0", {"reply": "{}", "seq": str(seq)}) for seq in seqs]
 

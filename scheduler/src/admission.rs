@@ -181,6 +181,7 @@ pub(crate) fn head(
         strict: turn.strict,
         allowed_tools: turn.allowed_tools.clone(),
         parallel_reads: turn.parallel_reads,
+        pending_approval: turn.pending_approval,
         local_calls: turn.local_calls,
         context: turn.context.clone(),
         task: turn.task.clone().map(|task| (task, grant.map(|(grant, _)| grant).unwrap_or_default())),

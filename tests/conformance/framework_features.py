@@ -136,7 +136,7 @@ async def langgraph_narrowed(fleet: AsyncFleet) -> None:
     calls = [("pay", {"to": "bob", "amount": 1}), ("list_tools", {}), ("balance", {"account": "amy"})]
     state = await graph.compile().ainvoke({"messages": [asks(calls)]})
     assert [message.status for message in state["messages"][1:]] == ["error", "error", "success"], state
-    for wrong in ({"turn_id": "x"}, {"allowed_tools": "pay"}, {"local_calls": True}):
+    for wrong in ({"turn_id": "x"}, {"allowed_tools": "pay"}, {"pending_approval": True}):
         try:
             fleet_node(fleet, "kelly", **wrong)  # type: ignore[call-overload]
         except InvalidMessage:

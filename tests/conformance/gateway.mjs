@@ -229,6 +229,9 @@ async function keysOpenWhatTheyAreFor() {
 async function whatAGatewayCannotDoIsSaid() {
   const fleet = new Fleet({ url, apiKey });
   assert.throws(() => fleet.replies("box"), Unsupported);
+  await fails(fleet.submit({ ...turn, pendingApproval: true }), Unsupported);
+  const submitted = await fleet.submit(turn);
+  assert.throws(() => submitted.pending, Unsupported);
   await fails(fleet.cancel(".."), Unsupported);
   await fails(fleet.tools("nobody"), NoDefinitions);
   await fails(fleet.tools("kelly", { format: "nonsense" }), InvalidMessage);

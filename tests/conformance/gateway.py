@@ -265,6 +265,9 @@ async def keys_open_what_they_are_for(_: Wire) -> None:
 async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
     async with AsyncFleet(URL, api_key=KEY) as fleet:
         forbids(Unsupported, lambda: fleet.replies("box"))
+        await raises(Unsupported, fleet.submit("kelly", calls=ECHO, pending_approval=True))
+        turn = await fleet.submit("kelly", calls=ECHO)
+        forbids(Unsupported, lambda: turn.pending)
         await raises(Unsupported, fleet.cancel(".."))
         await raises(NoDefinitions, fleet.tools("nobody"))
         await raises(InvalidMessage, fleet.tools("kelly", format="nonsense"))

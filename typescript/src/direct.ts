@@ -118,6 +118,7 @@ export class Direct implements Transport {
       throw error;
     }
     return {
+      pending: waiter.pending,
       reply: (timeoutMs) => awaited(waiter, timeoutMs),
       release: () => {
         waiter.holders -= 1;

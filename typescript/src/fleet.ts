@@ -84,6 +84,14 @@ export class Submitted {
     private readonly isTask: boolean,
   ) {}
 
+  /**
+   * One reply for each call that waits or waited for approval, if the turn has `pendingApproval`. Throws {@link
+   * Unsupported} through a gateway.
+   */
+  get pending(): readonly Reply[] {
+    return this.awaited.pending;
+  }
+
   /** Waits for the reply. Throws the errors of {@link Fleet.run}. */
   async reply({ timeoutMs = TIMEOUT_MS }: Waiting = {}): Promise<Reply> {
     return ended(await this.awaited.reply(timeoutMs), this.tenant, this.id, timeoutMs);

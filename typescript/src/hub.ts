@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { FleetError } from "./errors.js";
 import { type Entry, Inbox } from "./inbox.js";
 import { BLOCK_MS, type Link, type Redis } from "./redis.js";
-import { type Reply, UNKNOWN_TENANT, absent, readRecord, readReply } from "./reply.js";
+import { type Reply, UNKNOWN_TENANT, absent, isEnd, readRecord, readReply } from "./reply.js";
 
 /** In ms, until the first read of a turn's record if no reply has arrived. */
 const RECORD_AFTER_MS = 1_000;
@@ -28,6 +28,8 @@ export class Waiter {
   isSending = false;
   /** True if the entry has left the stream. If the message was rejected, the rejection is then already in the inbox. */
   isDecided = false;
+  /** One for each approval that the turn waits for. */
+  readonly pending: Reply[] = [];
   holders = 0;
   lookAt: number;
   pauseMs: number;
@@ -163,7 +165,8 @@ export class Hub {
       try {
         const reply = readReply(entry.reply, entry.seq || undefined, entry.missed);
         const waiter = this.#waiters.get(`${reply.tenant}:${reply.id}`);
-        if (waiter !== undefined) this.#tell(waiter, reply);
+        if (waiter !== undefined && isEnd(reply)) this.#tell(waiter, reply);
+        else waiter?.pending.push(reply);
       } catch (error) {
         this.warn(`${inbox.key} ${entry.id}: ${(error as Error).message}`);
       }

@@ -55,6 +55,8 @@ export interface Turn extends CommonFields {
   stopReason?: string | null;
   /** Whether consecutive calls of read-only tools can run in parallel. */
   parallelReads?: boolean;
+  /** Whether `Submitted.pending` lists the calls that wait for approval. */
+  pendingApproval?: boolean;
 }
 
 /** A task for an agent. */
@@ -197,6 +199,7 @@ const ASIDE = new Set([
   "strict",
   "parallel_reads",
   "local_calls",
+  "pending_approval",
   "tool_call_audits",
 ]);
 

@@ -58,7 +58,8 @@ export interface Reply {
   tenant: string;
   /** Agent that made the calls. */
   agent: string;
-  status: "done" | "rejected" | "conflict";
+  /** `pending_approval` is not final: a call waits for approval. */
+  status: "done" | "rejected" | "conflict" | "pending_approval";
   /** Dialect of `messages`. */
   dialect: string;
   /** One result per call, in order. */
@@ -74,6 +75,8 @@ export interface Reply {
   traceparent: string | undefined;
   /** One audit entry per call, if the turn has `audits`. */
   audits: unknown[] | undefined;
+  /** The approval, if the status is `pending_approval`: `id`, `call`, `tool`, `requested_ms`, `until_ms`. */
+  approval: Record<string, unknown> | undefined;
   /** Number within the inbox. Absent if the reply comes from the record. */
   seq: number | undefined;
   /** Missing replies before this one: expired, or taken by another reader. */
@@ -124,6 +127,7 @@ export function readReply(text: string, seq?: number, missed = 0): Reply {
       correlationId: value.correlation_id,
       traceparent: value.traceparent,
       audits: value.tool_call_audits,
+      approval: value.approval,
       seq,
       missed,
       ok: value.status === "done" && results.every((result) => result.success),
@@ -155,6 +159,11 @@ export function readRecord(record: string): Reply | undefined {
   const end = record.indexOf("\n");
   const reply = end < 0 ? "" : record.slice(end + 1);
   return reply === "" ? undefined : readReply(reply);
+}
+
+/** Returns whether this is the last reply about the turn or task. */
+export function isEnd({ status }: Reply): boolean {
+  return status === "done" || status === "rejected" || status === "conflict";
 }
 
 /** Returns the reply if the message was accepted. Otherwise throws {@link Rejected} or {@link Conflict}. */

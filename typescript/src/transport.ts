@@ -8,6 +8,7 @@ export type Kind = "turn" | "task";
 
 /** A turn or task whose reply can be awaited. */
 export interface Awaited {
+  readonly pending: readonly Reply[];
   /** `undefined` if no reply arrived in time. */
   reply(timeoutMs: number): Promise<Reply | undefined>;
   release(): void;

@@ -46,6 +46,8 @@ pub(crate) struct TurnBody {
     parallel_reads: Option<bool>,
     /// True if the reply contains the audit entries of the calls.
     tool_call_audits: Option<bool>,
+    /// True if an extra reply announces each call that waits for approval.
+    pending_approval: Option<bool>,
     /// True if the client claims the calls of local tools, see `POST /v1/turns/{turn_id}/claim`.
     local_calls: Option<bool>,
     /// User data for tools and rules.

@@ -209,6 +209,8 @@ pub(crate) fn unknown(name: &TurnName) -> Problem {
 pub(crate) fn reply_response(reply: &Reply) -> Response {
     let status = match reply.status {
         ReplyStatus::Done => StatusCode::OK,
+        // This reply does not end the turn, so waiting requests never return it.
+        ReplyStatus::PendingApproval => StatusCode::ACCEPTED,
         ReplyStatus::Rejected | ReplyStatus::Conflict => StatusCode::UNPROCESSABLE_ENTITY,
     };
     (status, Json(reply)).into_response()

@@ -306,6 +306,10 @@ impl Inner {
     }
 
     fn deliver(&self, tenant: &TenantId, reply: Reply) {
+        // Requests keep waiting for the reply that ends the turn.
+        if reply.status == ReplyStatus::PendingApproval {
+            return;
+        }
         let reply = Arc::new(reply);
         let mut tenants = self.tenants.lock();
         let (Some(id), Some(tenant)) = (reply.id(), tenants.get_mut(tenant)) else { return };

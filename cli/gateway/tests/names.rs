@@ -43,6 +43,7 @@ const DATA: &[(&str, &[&str])] = &[
             "allowed_tools",
             "parallel_reads",
             "tool_call_audits",
+            "pending_approval",
             "local_calls",
             "user_context",
             "session_data",

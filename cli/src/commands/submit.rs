@@ -186,6 +186,7 @@ fn from_arguments(args: &Submit) -> Result<Turn, Failure> {
         strict: args.strict,
         allowed_tools: None,
         parallel_reads: false,
+        pending_approval: false,
         local_calls: false,
         calls: args.call.iter().map(|text| call(text)).collect::<Result<_, _>>()?,
     })

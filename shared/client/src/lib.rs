@@ -56,7 +56,7 @@ use futures::future::join_all;
 use serde::Serializer;
 
 pub use approvals::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
-pub use replies::{RecordedReply, Replies, Reply, ReplyStatus};
+pub use replies::{PendingApproval, RecordedReply, Replies, Reply, ReplyStatus};
 pub use session::{Exchange, InvalidSessionId, Session, SessionError, SessionId};
 pub use tasks::{TaskEvent, TaskProgress, TaskWatcher};
 pub use tickfleet_model as model;

@@ -23,6 +23,23 @@ pub enum ReplyStatus {
     Rejected,
     /// The ID belongs to another turn. [`Reply::results`] is empty.
     Conflict,
+    /// A call waits for an approval ([`Reply::approval`]). Another reply follows.
+    PendingApproval,
+}
+
+/// An approval for which a call waits.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PendingApproval {
+    /// The approval's ID.
+    pub id: String,
+    /// The call, `<turn>/<position>`.
+    pub call: String,
+    /// The tool.
+    pub tool: String,
+    /// Time of the request (ms of shard time).
+    pub requested_ms: i64,
+    /// Deadline for the decision (ms of shard time).
+    pub until_ms: i64,
 }
 
 /// The reply to a turn or task.
@@ -59,6 +76,9 @@ pub struct Reply {
     /// The reason of a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
+    /// The approval for which a call waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<PendingApproval>,
     /// One result per call, in call order.
     pub results: Vec<CallResult>,
     /// The messages for the model, in the dialect of the turn; `None` for raw turns.
@@ -81,6 +101,12 @@ impl Reply {
     #[must_use]
     pub fn id(&self) -> Option<&TurnId> {
         self.turn_id.as_ref().or(self.task_id.as_ref())
+    }
+
+    /// False if a call waits for an approval.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.status != ReplyStatus::PendingApproval
     }
 
     /// True if every call succeeded.
@@ -163,7 +189,7 @@ impl Replies {
     /// A reply that is missing from the inbox is read from the turn's record. A reply is missing if it was trimmed, if
     /// another reader read it, or if the turn is a duplicate.
     pub async fn await_reply(&mut self, id: &TurnId, timeout: Duration) -> Result<Option<Reply>, StoreError> {
-        let at = self.buffered_replies.iter().position(|(_, reply)| reply.id() == Some(id));
+        let at = self.buffered_replies.iter().position(|(_, reply)| reply.id() == Some(id) && reply.is_final());
         if let Some(found) = at.and_then(|at| self.buffered_replies.remove(at)) {
             return Ok(Some(self.record_returned(found)));
         }
@@ -179,7 +205,7 @@ impl Replies {
                 }
                 continue;
             };
-            if reply.id() == Some(id) {
+            if reply.id() == Some(id) && reply.is_final() {
                 return Ok(Some(self.record_returned((entry, reply))));
             }
             self.buffered_replies.push_back((entry, reply));

@@ -266,6 +266,7 @@ impl PlannedTask {
             strict: false,
             allowed_tools: None,
             parallel_reads: false,
+            pending_approval: false,
             local_calls: false,
             context: self.context,
             task: Some((task.clone(), self.grant.clone())),

@@ -100,6 +100,17 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
+/// The JSON contains the placeholders `{requested_ms}` and `{until_ms}`. The approval request replaces them with times.
+#[must_use]
+pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
+    let mut head = reply_head(name, head);
+    head.status = "pending_approval";
+    let open = head.open();
+    let about = serde_json::json!({ "id": approval, "call": call.to_string(), "tool": tool }).to_string();
+    let about = about.trim_end_matches('}');
+    format!(r#"{open}],"approval":{about},"requested_ms":{{requested_ms}},"until_ms":{{until_ms}}}}}}"#)
+}
+
 pub struct ReportedCall<'a> {
     pub name: &'a TurnName,
     pub head: &'a Head,

@@ -113,6 +113,7 @@ mod tests {
             strict: false,
             allowed_tools: None,
             parallel_reads: false,
+            pending_approval: false,
             local_calls: false,
             calls,
         }

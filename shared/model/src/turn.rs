@@ -108,6 +108,8 @@ pub struct Turn {
     /// An additional restriction. `None` means all tools of the agent.
     pub allowed_tools: Option<BTreeSet<String>>,
     pub parallel_reads: bool,
+    /// If true, the inbox receives a message as soon as a call waits for approval.
+    pub pending_approval: bool,
     pub local_calls: bool,
     /// In order. Only a turn in [`Dialect::Text`] can have no calls.
     pub calls: Vec<Call>,

@@ -69,7 +69,8 @@ fn reset_entry() -> Value {
 fn reply(reply: &Value) {
     let dialect: Dialect = serde_json::from_value(reply["dialect"].clone()).unwrap();
     let results: Vec<CallResult> = serde_json::from_str(&reply["results"].to_string()).unwrap();
-    assert!(["done", "rejected", "conflict"].contains(&reply["status"].as_str().unwrap()));
+    assert!(["done", "rejected", "conflict", "pending_approval"].contains(&reply["status"].as_str().unwrap()));
+    assert_eq!(reply["status"] == "pending_approval", reply["approval"]["id"].is_string());
     assert!(reply["turn_id"].is_string() ^ reply["task_id"].is_string());
     let rendered = messages(dialect, &results).map(|text| json(&text));
     assert_eq!(reply.get("messages"), rendered.as_ref());

@@ -12,7 +12,7 @@ use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
-pub const FIELDS: [&str; 24] = [
+pub const FIELDS: [&str; 25] = [
     "turn_id",
     "tenant",
     "agent",
@@ -32,6 +32,7 @@ pub const FIELDS: [&str; 24] = [
     "format",
     "allowed_tools",
     "parallel_reads",
+    "pending_approval",
     "local_calls",
     "calls",
     "tool_calls",
@@ -61,6 +62,7 @@ fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
         strict: fields.flag("strict")?,
         allowed_tools: fields.names("allowed_tools", limits::ALLOWED_TOOLS_MAX, limits::TOOL_NAME_BYTES_MAX)?,
         parallel_reads: fields.flag("parallel_reads")?,
+        pending_approval: fields.flag("pending_approval")?,
         local_calls: fields.flag("local_calls")?,
         calls,
     })
@@ -87,6 +89,9 @@ pub fn write_turn(turn: &Turn) -> String {
     object.names("allowed_tools", turn.allowed_tools.as_ref());
     if turn.parallel_reads {
         object.raw("parallel_reads", "true");
+    }
+    if turn.pending_approval {
+        object.raw("pending_approval", "true");
     }
     if turn.local_calls {
         object.raw("local_calls", "true");

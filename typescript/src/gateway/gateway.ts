@@ -52,6 +52,9 @@ export class Gateway implements Transport {
   }
 
   async submit(kind: Kind, tenant: string | undefined, message: Message, _: boolean, waits: boolean): Promise<Awaited> {
+    if (message["pending_approval"]) {
+      throw new Unsupported("pendingApproval: a gateway does not report approvals before the turn ends");
+    }
     const awaited = new Sent(this.#http, kind, tenant, message);
     if (!waits) await awaited.submit(0);
     return awaited;
@@ -127,6 +130,10 @@ class Sent implements Awaited {
   ) {
     this.#text = written(message);
     this.#id = segment(message[`${kind}_id`] as string);
+  }
+
+  get pending(): readonly Reply[] {
+    throw new Unsupported("pending: a gateway does not report approvals before the turn ends");
   }
 
   release(): void {}

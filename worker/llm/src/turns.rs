@@ -90,6 +90,7 @@ fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn 
         strict: false,
         allowed_tools: None,
         parallel_reads: true,
+        pending_approval: false,
         local_calls: false,
         calls: calls.collect(),
     }

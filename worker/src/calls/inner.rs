@@ -92,6 +92,7 @@ fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, argum
         strict: false,
         allowed_tools: context.tools.narrowed().cloned(),
         parallel_reads: false,
+        pending_approval: false,
         local_calls: false,
         calls: vec![Call { provider_id: None, tool: tool.to_owned(), arguments: arguments.get().to_owned() }],
     }

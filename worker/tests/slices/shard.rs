@@ -286,6 +286,7 @@ pub fn turn(now_ms: i64, calls: usize, suspect: Option<Suspect>) -> Turn {
         strict: false,
         allowed_tools: None,
         parallel_reads: false,
+        pending_approval: false,
         local_calls: false,
         context: tickfleet_model::Context::default(),
         task: None,

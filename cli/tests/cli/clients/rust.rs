@@ -164,6 +164,7 @@ impl Runner {
         replies.forget().await.unwrap();
         match (reply.status, &reply.error) {
             (ReplyStatus::Done, _) => Ok(reply),
+            (ReplyStatus::PendingApproval, _) => panic!("no end: {reply:?}"),
             (ReplyStatus::Conflict, _) => Err("conflict".into()),
             (ReplyStatus::Rejected, error) => Err(error.as_ref().unwrap().code.clone()),
         }

@@ -46,6 +46,15 @@ class Submitted:
         self._fleet = fleet
         self._awaited = awaited
 
+    @property
+    def pending(self) -> list[Reply]:
+        """One reply for each call that waits or waited for approval, if the turn has ``pending_approval``.
+
+        Raises:
+            Unsupported: The client uses a gateway.
+        """
+        return self._awaited.pending
+
     async def reply(self, timeout: float | None = TIMEOUT) -> Reply:
         """Waits for the reply.
 

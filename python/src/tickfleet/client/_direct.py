@@ -49,6 +49,10 @@ class _Awaited:
         self._waiter = waiter
         self._hub = hub
 
+    @property
+    def pending(self) -> list[Reply]:
+        return list(self._waiter.pending)
+
     async def reply(self, timeout: float | None) -> Reply | None:
         done, _ = await asyncio.wait({self._waiter.reply}, timeout=timeout)
         return self._waiter.reply.result() if done else None

@@ -47,6 +47,8 @@ class Waiter:
     before, or no tenant of this name has replied to this process."""
     read_at: float = 0.0
     pause: float = 0.0
+    pending: list[Reply] = field(default_factory=list)
+    """Replies that arrived before the end: one for each approval that the turn waits for."""
     sending: bool = False
     """Whether the message is being sent. A record that exists before the message is sent belongs to another turn."""
     decided: bool = False
@@ -165,8 +167,10 @@ class Hub:
                 log.warning("%s %s: %s", inbox.key, entry.id, error)
                 continue
             waiter = self._waiters.get(f"{reply.tenant}:{reply.id}")
-            if waiter is not None:
+            if waiter is not None and reply.is_end:
                 self._report(waiter, reply)
+            elif waiter is not None:
+                waiter.pending.append(reply)
         # Removes entries again if an earlier removal failed.
         if inbox.kept:
             await self._redis.remove(inbox, sorted(inbox.kept))

@@ -74,6 +74,8 @@ class TurnFields(TypedDict, total=False):
     """Tools that the calls can use, among those of the agent."""
     parallel_reads: bool
     """Whether consecutive calls of read-only tools can run in parallel."""
+    pending_approval: bool
+    """Whether :attr:`Submitted.pending` lists the calls that wait for approval."""
 
 
 class TaskFields(TypedDict, total=False):
@@ -115,7 +117,7 @@ _CALLS = ("tool_calls", "content", "calls", "answer")
 # Fields that do not identify a turn: two submissions of the same turn may differ in them.
 _ASIDE = frozenset(
     ("deadline", "priority", "reply_to", "user_context", "session_data", "session_id", "correlation_id", "traceparent", "tracestate")
-    + ("strict", "parallel_reads", "local_calls", "tool_call_audits")
+    + ("strict", "parallel_reads", "local_calls", "pending_approval", "tool_call_audits")
 )
 # Argument names that differ from the protocol's.
 _RENAMED = {"audits": "tool_call_audits"}

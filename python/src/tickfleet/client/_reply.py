@@ -11,11 +11,13 @@ from typing import Any, Literal
 from tickfleet.client._definitions import Dialect
 from tickfleet.client._errors import Conflict, FleetError, Rejected
 
-Status = Literal["done", "rejected", "conflict"]
-"""Status of a turn or task."""
+Status = Literal["done", "rejected", "conflict", "pending_approval"]
+"""Status of a turn or task. ``pending_approval`` is not final: a call waits for approval."""
 
 # Python raises an error for integers of more than 4,300 digits.
 _DIGITS_MAX = 4_300
+
+_ENDS = ("done", "rejected", "conflict")
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Reply:
     """W3C trace context."""
     audits: list[Any] | None = None
     """One audit entry per call, if the turn has ``audits``."""
+    approval: Any = None
+    """The approval, if the status is ``pending_approval``: ``id``, ``call``, ``tool``, ``requested_ms``, ``until_ms``."""
     seq: int | None = None
     """Number within the inbox. Absent if the reply comes from the record."""
     missed: int = 0
@@ -118,6 +122,11 @@ class Reply:
     def ok(self) -> bool:
         """Whether the message was accepted and every call succeeded."""
         return self.status == "done" and all(result.success for result in self.results)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether this is the last reply to the turn or task."""
+        return self.status in _ENDS
 
     @property
     def output(self) -> Any:
@@ -197,6 +206,7 @@ def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
             correlation_id=value.get("correlation_id"),
             traceparent=value.get("traceparent"),
             audits=value.get("tool_call_audits"),
+            approval=value.get("approval"),
             seq=seq,
             missed=missed,
             raw=value,

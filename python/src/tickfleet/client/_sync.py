@@ -215,6 +215,11 @@ class SyncSubmitted:
         self.id = submitted.id
         self.tenant = submitted.tenant
 
+    @property
+    def pending(self) -> list[Reply]:
+        """See :attr:`Submitted.pending`."""
+        return self._submitted.pending
+
     def reply(self, timeout: float | None = TIMEOUT) -> Reply:
         """See :meth:`Submitted.reply`."""
         return self._thread.run(self._submitted.reply(timeout))

@@ -65,6 +65,11 @@ class Claim:
 class Awaited(Protocol):
     """A turn or task whose reply can be awaited."""
 
+    @property
+    def pending(self) -> list[Reply]:
+        """Replies before the end."""
+        ...
+
     async def reply(self, timeout: float | None) -> Reply | None:
         """Returns the reply, even if it is a rejection. ``None`` if no reply arrived in time."""
 

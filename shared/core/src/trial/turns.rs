@@ -24,6 +24,7 @@ pub fn head(calls: usize) -> crate::turn::Head {
         strict: false,
         allowed_tools: None,
         parallel_reads: false,
+        pending_approval: false,
         local_calls: false,
         context: tickfleet_model::Context::default(),
         task: None,

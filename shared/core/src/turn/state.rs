@@ -40,6 +40,9 @@ pub struct Head {
     pub allowed_tools: Option<BTreeSet<String>>,
     #[serde(rename = "pr", default, skip_serializing_if = "is_default")]
     pub parallel_reads: bool,
+    /// True if the inbox receives a message when a call waits for approval.
+    #[serde(rename = "pa", default, skip_serializing_if = "is_default")]
+    pub pending_approval: bool,
     #[serde(rename = "lc", default, skip_serializing_if = "is_default")]
     pub local_calls: bool,
     #[serde(rename = "cx", default, skip_serializing_if = "is_empty_context")]

@@ -203,6 +203,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
         strict: context.3,
         allowed_tools: context.4,
         parallel_reads: context.3,
+        pending_approval: context.3,
         local_calls: context.3,
         calls,
     })

@@ -108,6 +108,7 @@ impl Governed {
             exact: "{}".into(),
             demands: vec![Demand { quorum: 1, roles: BTreeSet::new() }],
             expires_ms: None,
+            early: None,
             tenant_max: 100,
             agent_max: 100,
         }

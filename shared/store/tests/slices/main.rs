@@ -242,6 +242,7 @@ impl Game {
             strict: false,
             allowed_tools: None,
             parallel_reads: true,
+            pending_approval: false,
             local_calls: false,
             context: Default::default(),
             task: turn.checked_sub(1).map(|above| (TaskId::new(format!("t{above}")).unwrap(), TaskGrant::default())),

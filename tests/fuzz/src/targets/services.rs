@@ -66,8 +66,6 @@ impl Tools {
 const SERVER: &str = "servers:\n  files:\n    url: https://mcp.example.com/mcp\n    prefix: fs_\n";
 
 fn declared() -> Vec<HttpTool> {
-    let schema = json!({"type": "object", "required": ["id"], "properties":
-        {"id": {}, "q": {}, "tag": {}, "note": {}, "whole": {}}});
     let base = json!({"method": "POST", "base_url": "https://api.example.com/v1", "path": "/items/{{id}}",
         "secrets": {"KEY": {"env": "KEY"}}, "query": {"q": "{{q}}", "key": "${KEY}"},
         "headers": {"x-tag": "{{tag}}", "x-key": "Key ${KEY}"},

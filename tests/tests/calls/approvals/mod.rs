@@ -339,6 +339,28 @@ async fn a_resubmitted_turn_needs_a_new_approval() {
     fleet.stop().await;
 }
 
+#[tokio::test]
+async fn a_turn_can_request_an_early_pending_approval_reply() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
+    let calls = json!([{"name": "pay", "arguments": pay(1).1}]);
+    let turn = fleet.submit_turn(json!({"pending_approval": true, "correlation_id": "c-9", "calls": calls})).await;
+    let early = fleet.reply().await;
+    let asked = asked(&fleet).await;
+    assert_eq!((&early["status"], &early["turn_id"]), (&json!("pending_approval"), &json!(turn)), "{early}");
+    assert_eq!((&early["results"], &early["correlation_id"]), (&json!([]), &json!("c-9")), "{early}");
+    let about = json!({"id": asked.id, "call": format!("{turn}/0"), "tool": "pay", "requested_ms": asked.requested_ms, "until_ms": asked.until_ms});
+    assert_eq!(early["approval"], about);
+    approve(&fleet, "ann", &asked.id).await;
+    let client = Client::over(vec![fleet.store.clone()]);
+    let mut replies = client.replies(&acme(), &"box".parse().unwrap());
+    let reply = replies.await_reply(&turn.parse().unwrap(), Duration::from_secs(60)).await.unwrap().unwrap();
+    assert!(reply.is_final() && reply.is_success(), "the one before it is no end: {reply:?}");
+    fleet.reply().await;
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
 async fn many_wait(fleet: &Fleet, agent: &str, count: u64) {
     let far = (fleet.store.now_ms().await.unwrap() + 3_600_000).to_string();
     let ids = (0..count).map(|number| format!("apr-{agent}-{number}"));

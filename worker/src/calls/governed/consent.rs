@@ -11,7 +11,8 @@ use tickfleet_core::call::approval::{
 };
 use tickfleet_core::call::begin::ConsentCheck;
 use tickfleet_core::turn::WaitReason;
-use tickfleet_core::{Guard, View};
+use tickfleet_core::{Guard, InboxKey, View, keys};
+use tickfleet_engine::report;
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::approval::{NarrowedValues, expires_ms, may_narrow, narrow};
 use tickfleet_model::{ApprovalBinding, ApprovalReason, CallError, Outcome, limits};
@@ -160,6 +161,7 @@ impl Calls {
             exact: arguments.to_owned().into(),
             demands: demands(&passed.asked),
             expires_ms: expires_ms(&passed.asked),
+            early: early(attempt, &uses.id, &spec.name),
             tenant_max: limits::APPROVALS_WAITING_MAX,
             agent_max: limits::APPROVALS_WAITING_OF_AGENT_MAX,
         };
@@ -226,6 +228,14 @@ impl Calls {
         }
         json!(all).to_string()
     }
+}
+
+fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
+    let name = &attempt.slice.name;
+    let head = attempt.head();
+    let inbox = head.reply_to.as_ref().filter(|_| head.pending_approval)?;
+    let message = report::pending_approval(name, head, (id, &attempt.id, tool));
+    Some((keys::inbox(&name.tenant, inbox), message))
 }
 
 fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {

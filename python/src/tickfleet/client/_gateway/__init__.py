@@ -68,6 +68,8 @@ class Gateway:
     async def submit(
         self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool
     ) -> _Awaited:
+        if message.get("pending_approval"):
+            raise Unsupported("pending_approval: a gateway does not report approvals before the turn ends")
         awaited = _Awaited(self.http, kind, tenant, message)
         if not waits:
             await awaited.submit(0)
@@ -137,6 +139,10 @@ class _Awaited:
         self._taken: float | None = None
         self._is_asked_for = False
         self._reply: Reply | None = None
+
+    @property
+    def pending(self) -> list[Reply]:
+        raise Unsupported("pending: a gateway does not report approvals before the turn ends")
 
     async def submit(self, wait: int, retries: RetryBudget | None = None) -> Reply | None:
         """Sends the message, and repeats the request if necessary: the id makes it run once. Returns the reply, if it

@@ -12,7 +12,7 @@ use super::{Approval, ApprovalPreview, ApprovalState, Demand, EXACT, VoidApprova
 use crate::decision::Context;
 use crate::mutant;
 use crate::section::Section;
-use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
+use crate::transaction::{Conflict, Guard, InboxKey, SetKey, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
@@ -30,6 +30,8 @@ pub struct AskApproval {
     pub demands: Vec<Demand>,
     /// `None` means the turn's deadline.
     pub expires_ms: Option<i64>,
+    /// A message for an inbox when the call begins to wait. Replaces `{requested_ms}` and `{until_ms}`.
+    pub early: Option<(InboxKey, String)>,
     pub tenant_max: u64,
     pub agent_max: u64,
 }
@@ -175,6 +177,11 @@ impl AskApproval {
             ("until_ms", until_ms.to_string()),
         ];
         writing.report(transaction, "asked", &self.call, &event);
+        if let Some((inbox, message)) = &self.early {
+            let message = message.replace("{requested_ms}", &now_ms.to_string());
+            let message = message.replace("{until_ms}", &until_ms.to_string());
+            transaction.write(Write::Reply(inbox.clone(), message.into()));
+        }
         Ok(until_ms)
     }
 }

@@ -8,7 +8,7 @@ use crate::Step;
 use crate::bounds::Bounds;
 use crate::decision::Context;
 use crate::section::Section;
-use crate::transaction::{Conflict, Transaction};
+use crate::transaction::{Conflict, InboxKey, Transaction};
 use crate::turn::Turn;
 
 const ID: &str = "apr-1";
@@ -38,6 +38,7 @@ fn ask(demands: Vec<Demand>) -> AskApproval {
         exact: "{\"a\":700}".into(),
         demands,
         expires_ms: Some(1_000),
+        early: Some((InboxKey { tenant: "acme".into(), inbox: "in".into() }, "{requested_ms}-{until_ms}".into())),
         tenant_max: 3,
         agent_max: 2,
     }
@@ -221,7 +222,7 @@ fn a_changed_call_voids_its_earlier_approval_request() {
 #[test]
 fn pending_approvals_are_bounded_per_tenant_and_agent() {
     let mut store = MiniStore::default();
-    let one = |id: &str| AskApproval { id: id.into(), ..ask(vec![demand(1, &[])]) };
+    let one = |id: &str| AskApproval { id: id.into(), early: None, ..ask(vec![demand(1, &[])]) };
     let fran = Turn { head: crate::turn::Head { agent: AgentId::new("fran").unwrap(), ..turn().head }, ..turn() };
     for id in ["apr-1", "apr-2"] {
         assert!(matches!(park(&mut store, &one(id), &turn()), AskResult::Waits { .. }));
@@ -236,6 +237,7 @@ fn pending_approvals_are_bounded_per_tenant_and_agent() {
 fn concurrent_approval_requests_keep_the_bounds() {
     let one = |id: &str, tenant_max, agent_max| AskApproval {
         id: id.into(),
+        early: None,
         tenant_max,
         agent_max,
         ..ask(vec![demand(1, &[])])

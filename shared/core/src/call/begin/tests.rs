@@ -316,6 +316,7 @@ fn a_call_waits_for_approvals_facts_and_equal_calls() {
         exact: "{}".into(),
         demands: vec![Demand { quorum: 1, roles: Default::default() }],
         expires_ms: None,
+        early: None,
         tenant_max: 1,
         agent_max: 1,
     };
