@@ -12,7 +12,7 @@ use tickfleet_model::limits;
 use crate::counters::expire_counters;
 use crate::decision::{Context, Decision, Step};
 use crate::record::Record;
-use crate::transaction::{CounterKey, EntryId, RecordKey, Transaction, Write};
+use crate::transaction::{CounterKey, EntryId, RecordKey, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 const DAY_MS: i64 = 24 * 3_600_000;

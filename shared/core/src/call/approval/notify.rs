@@ -19,7 +19,7 @@ use crate::audit::follow::{self, Followed};
 use crate::decision::{Context, Decision, Step};
 use crate::leases::Candidate;
 use crate::record::{Record, Stored};
-use crate::transaction::{EntryId, RecordKey, Transaction};
+use crate::transaction::{EntryId, RecordKey};
 use crate::view::{Fields, Query, Undecided, Value, View};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
