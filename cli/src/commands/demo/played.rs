@@ -8,7 +8,7 @@ use tickfleet_store::AdmissionNote;
 pub(super) struct DayResult {
     pub(super) turns: Vec<PlayedTurn>,
     pub(super) tasks: BTreeMap<String, Vec<Reply>>,
-    /// Of the whole audit log.
+    /// Covers the whole audit log.
     pub(super) proof: Proof,
 }
 
