@@ -257,7 +257,7 @@ test("a tool host has a process for each connection, and rejects further ones", 
   const worker = dialed(host.socket);
   assert.equal((await worker.result(1, "add", { a: 1 })).output, "3");
   const second = dialed(host.socket);
-  assert.match((await second.next("refused")).message, /it runs 1 interpreters already/);
+  assert.match((await second.next("refused")).message, /it already runs 1 interpreters/);
   await second.closed;
   worker.socket.destroy();
   await until(async () => (await dialed(host.socket).result(1, "add", { a: 1 })).output === "3");

@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(read(r#"{"next":"go"}"#).await.unwrap(), fits);
         assert_eq!(read("```json\n{\"next\":\"go\"}\n```").await.unwrap(), fits);
         assert!(read("Go on.").await.unwrap_err().contains("not a JSON object"));
-        assert!(read("[1]").await.unwrap_err().contains("no object"));
+        assert!(read("[1]").await.unwrap_err().contains("not an object"));
         assert!(read(r#"{"next":7}"#).await.unwrap_err().contains("next"));
         assert!(!schema_for_model(&schema).contains(AUDITS));
     }

@@ -53,6 +53,6 @@ mod tests {
         assert!(inner_turn(&call("t".into()), limits::INNER_CALLS_MAX + 1).unwrap_err().contains("at most"));
         let deep = format!("t{}", ".0.call-1".repeat(limits::INNER_DEPTH_MAX));
         assert!(inner_turn(&call(deep), 1).unwrap_err().contains("levels deep"));
-        assert!(inner_turn(&call("t".repeat(limits::ID_BYTES_MAX)), 1).unwrap_err().contains("no room"));
+        assert!(inner_turn(&call("t".repeat(limits::ID_BYTES_MAX)), 1).unwrap_err().contains("too long"));
     }
 }

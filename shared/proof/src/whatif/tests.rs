@@ -132,17 +132,6 @@ fn a_changed_tick_cap_shortens_or_lengthens_waits() {
 }
 
 #[test]
-fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
-    let waits = (6_100, 0, DispatchDecision::Wait("earlier turns of its agent".into(), 10_000));
-    // The later calls of the first turn are dispatched late, as if no scheduler was running when the tick began.
-    let turns = [
-        turn("a", &[(1_000, 0, go(3, 3, 5_000)), (6_200, 3, go(3, 3, 10_000))]),
-        turn("b", &[waits, (10_010, 0, go(3, 3, 15_000))]),
-    ];
-    assert_eq!(differences(&policy(3, vec![]), &turns), []);
-}
-
-#[test]
 fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
     // If `b` had been decided first, both calls of `b` would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
