@@ -144,7 +144,7 @@ pub fn stale_names(tree: &Tree, path: &str, text: &str) -> Vec<String> {
 }
 
 fn is_a_name(code: &str) -> bool {
-    code.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '!'))
+    code.replace("::", "").chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '!'))
 }
 
 /// Finds filters that match no test, because nextest accepts such filters.

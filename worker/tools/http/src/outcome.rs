@@ -319,7 +319,8 @@ mod tests {
         let past = [(after.clone(), "Wed, 21 Oct 2026 07:27:00 GMT"), (date, "Wed, 21 Oct 2026 07:28:00 GMT")];
         assert_eq!(wait(&past, None), Some(0));
         assert_eq!(wait(&[], Some(json!({"ok": false, "parameters": {"retry_after": 35}}))), Some(35));
-        for odd in ["", "-1", "soon", "1.5"] {
+        assert_eq!(wait(&[(after.clone(), "1.5")], None), Some(1));
+        for odd in ["", "-1", "soon"] {
             assert_eq!(wait(&[(after.clone(), odd)], None), None, "{odd}");
         }
     }

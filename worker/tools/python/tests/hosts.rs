@@ -217,6 +217,6 @@ async fn a_full_host_reports_its_limit() {
     assert!(tools.call("add", json!({"a": 1})).await.is_ok());
     let error = tokio::task::spawn_blocking(move || described(&Pools::new(environment()), &def)).await.unwrap();
     let error = error.unwrap_err();
-    assert!(error.contains("the tool host rejected the request: it runs 1 interpreters already"), "{error}");
+    assert!(error.contains("the tool host rejected the request: it already runs 1 interpreters"), "{error}");
     tools.stop().await;
 }
