@@ -287,7 +287,7 @@ FILES = {
                                 timeout_ms=described("Time limit of one attempt in milliseconds, for `http`. If missing, `worker.tool_timeout`.", TIMEOUT_MS),
                                 external=described(
                                     "A process outside the fleet that leases and finishes tasks.",
-                                    fields(lease_ms=described("Time that a task stays leased without a renewal, in milliseconds.", number(1, 3_600_000), default=60_000)),
+                                    fields(lease_ms=described("Time that a task stays leased without a renewal, in milliseconds.", number(1_000, 3_600_000), default=60_000)),
                                 ),
                             ),
                         ),

@@ -9,6 +9,7 @@ mod wording;
 
 use source::{Source, Tree};
 use tickfleet_model::Outcome;
+use tickfleet_model::outcome::OutcomeSeverity;
 
 fn assert_tidy(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "{} complaints:\n  {}", complaints.len(), complaints.join("\n  "));
@@ -112,6 +113,17 @@ fn the_clients_list_each_outcome_of_a_call_that_never_ran() {
             assert_eq!(listed.contains(&outcome.as_str()), never_ran, "{path}: {}", outcome.as_str());
         }
     }
+}
+
+#[test]
+fn the_console_lists_each_outcome_that_counts_as_failed() {
+    let tree = Tree::load();
+    let path = "cli/gateway/src/console/format.js";
+    let (_, text) = tree.texts().find(|(known, _)| *known == path).expect("the console");
+    let list = text.split("FAILED = [").nth(1).and_then(|rest| rest.split(']').next()).expect("the list");
+    let failed = Outcome::ALL.into_iter().filter(|outcome| outcome.has_failed_running());
+    let failed = failed.filter(|outcome| outcome.severity() == OutcomeSeverity::Bad).map(Outcome::as_str);
+    assert_eq!(list.split(", ").map(|word| word.trim_matches('"')).collect::<Vec<_>>(), failed.collect::<Vec<_>>());
 }
 
 #[test]
