@@ -11,7 +11,7 @@ use crate::{Store, StoreError, TurnName};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedLocal {
-    /// Identifies the claim in [`Store::renew_task_lease`] and [`Store::conclude`].
+    /// Identifies the claim when its lease is renewed, and in [`Store::conclude`].
     pub lease: String,
     /// JSON.
     pub message: Bytes,
