@@ -79,7 +79,7 @@ export const field = (label, attributes, ...options) => h("label", { class: attr
   h(options.length ? "select" : "input", { autocomplete: "off", ...attributes, class: undefined }, ...options));
 
 /** Creates the field for a reason, which is written to the audit log. */
-export const reasonField = (required = true) => field("Reason (for the audit log)", { name: "reason", required, maxlength: 400 });
+export const reasonField = (required = true) => field("Reason (for the audit log)", { name: "reason", required, maxlength: 1000 });
 
 export const card = (title, ...children) => h("section", { class: "card", "aria-label": title }, h("h2", {}, title), ...children);
 export const empty = (text, mood = "") => h("p", { class: `empty ${mood}` }, text);
