@@ -103,6 +103,8 @@ fn exit_codes_distinguish_usage_errors_failures_and_a_missing_redis() {
         tickfleet(wrong).exits(2);
     }
     tickfleet(&submit(&[])).exits(2).prints_error("give --call or a file");
+    let long = "x".repeat(1_001);
+    tickfleet(&["cancel", "demo:x", "--reason", &long]).exits(2).prints_error("at most 1000 are allowed");
     let away = CommandOutput::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
     away.prints_error("REDIS_URL (or --redis-url) names this Redis. Unset it");
     tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).prints_error("not JSON");

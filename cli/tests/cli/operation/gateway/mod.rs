@@ -292,6 +292,8 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let inboxes: Vec<String> =
         redis::cmd("KEYS").arg("*replies:demo:*").query_async(&mut place.redis.connection().await).await.unwrap();
     assert!(inboxes.is_empty(), "a gateway that ended leaves no inbox: {inboxes:?}");
+    let long = json!({"reason": "x".repeat(1_001)});
+    assert_eq!(two.ask(&key, "POST", "/v1/turns/later/cancel", &long).status, 400);
     assert_eq!(two.ask(&key, "POST", "/v1/turns/later/cancel", &Value::Null).status, 200);
     assert_eq!(two.get(&key, "/v1/turns/later?wait=60").status, 200);
     assert_eq!(two.stop(), Some(0));
