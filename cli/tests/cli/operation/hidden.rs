@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::support::binary::DevFleet;
+use crate::support::process::until;
 
 const SECRET: &str = "a-secret-of-the-hidden-fleet";
 
@@ -37,10 +38,10 @@ fn other_processes_cannot_read_a_fleets_environment_or_memory() {
 
     // Proves that `shown` finds the secret of a program without protection.
     let mut other = Command::new(sleep).arg("600").env("TOKEN", SECRET).stdin(Stdio::null()).spawn().unwrap();
-    let seen = shown(&shell);
+    let environ = format!("/proc/{}/environ", other.id());
+    until("the process without protection", || shown(&shell), |seen| *seen == [environ.as_str()]);
     other.kill().unwrap();
     other.wait().unwrap();
-    assert_eq!(seen, [format!("/proc/{}/environ", other.id())]);
 
     let dir = folder.path().join("of-this-test").display().to_string();
     let _fleet = DevFleet::start_program(&program, folder.path(), &["--dir", &dir], &[("TOKEN", SECRET)]);
