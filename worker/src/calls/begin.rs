@@ -6,6 +6,7 @@ use std::time::Duration;
 use tickfleet_core::call::approval::{self, UseConsent};
 use tickfleet_core::call::begin::{BeginResult, ConsentCheck, Refusal, Started, StreakCheck};
 use tickfleet_core::call::claim::{ClaimEffect, Claimant};
+use tickfleet_core::call::facts::KnownFact;
 use tickfleet_core::recovery::epoch::{QueryUnrunCalls, RecoveredCall, UnrunCallsResult};
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
@@ -15,6 +16,7 @@ use tickfleet_engine::report;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::{CallResult, Durability, Effect, Outcome, idempotency_key};
+use tickfleet_ops::metrics::RuleAction;
 use tickfleet_store::Confirmed;
 use tickfleet_store::seam::RunError;
 use tokio::time::Instant;
@@ -229,7 +231,7 @@ impl Calls {
                         CallApproval { id: check.uses.id, by: agreed, arguments }
                     });
                     if approved.is_some() {
-                        self.count_agreed(attempt);
+                        self.approvals.count_approved(attempt);
                     }
                     let shadow = facts
                         .as_ref()
@@ -250,6 +252,42 @@ impl Calls {
                 }
             }
         }
+    }
+
+    /// Applies the arguments that people changed. The error is the outcome of a call that cannot run with them.
+    async fn consented(
+        &self,
+        attempt: &CallAttempt<'_>,
+        tools: &Toolbox,
+        passed: &CheckedCall,
+        uses: &UseConsent,
+        view: &View,
+    ) -> Result<(ConsentCheck, Option<CheckedCall>), NotBegun> {
+        let narrowed = self.approvals.narrowed_values(attempt, uses, view);
+        let again = match &narrowed {
+            Some(values) => {
+                let begun = self.begun_by_another(attempt).await;
+                Some(self.approvals.narrowed(attempt, tools, passed, values, begun).await?)
+            }
+            None => None,
+        };
+        Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
+    }
+
+    fn denied_by_fact(
+        &self,
+        context: &BeginContext<'_>,
+        facts: &FactsCheck<'_>,
+        condition: usize,
+        known: KnownFact,
+    ) -> AttemptOutcome {
+        let attempt = context.attempt;
+        let denied = facts.denied(attempt, &context.passed.tool, context.inputs.tools, condition, known);
+        let Some((rule, error)) = denied else { return AttemptOutcome::Lost };
+        self.metrics.rule_denied(&rule, RuleAction::Deny);
+        let facts_evaluated_ms = Some(if attempt.number == 1 { self.store.state().now_ms } else { 0 });
+        let denied = CallResult { facts_evaluated_ms, ..attempt.result(Outcome::Denied, error) };
+        AttemptOutcome::Ended(Box::new(denied), Vec::new())
     }
 
     fn queries(
@@ -315,7 +353,7 @@ impl Calls {
             BeginResult::Waits(reason) => NotBegun::of(self.waits(context, reason, view)),
             BeginResult::Asks { before } => {
                 let Some(uses) = uses else { return Err(NotBegun::of(AttemptOutcome::Lost)) };
-                NotBegun::of(self.request_approval(attempt, context.passed, uses, before).await)
+                NotBegun::of(self.approvals.request_approval(attempt, context.passed, uses, before).await)
             }
             BeginResult::Refused(refusal) => self.refused_by(context, check, refusal).await,
             BeginResult::AnsweredBy { by, result } => {
@@ -367,7 +405,7 @@ impl Calls {
                 (RECHECK_AFTER, WaitFor::Claim(claim.clone()), Vec::new())
             }
             (WaitReason::Approval { approval }, ..) => {
-                let (at_most, guard) = self.approval_wait_bounds(attempt, approval, view);
+                let (at_most, guard) = self.approvals.approval_wait_bounds(attempt, approval, view);
                 (at_most, WaitFor::Timer, guard.into_iter().collect())
             }
             _ => (RECHECK_AFTER, WaitFor::Timer, Vec::new()),
@@ -381,18 +419,15 @@ impl Calls {
         NotBegun::of(match refusal {
             Refusal::Streak { until_ms } => self.loops.refused(attempt, until_ms),
             Refusal::Fact { condition, known } => match context.facts {
-                Some(facts) => {
-                    let tool = (&*context.passed.tool, context.inputs.tools);
-                    self.denied_by_fact(attempt, tool, facts, condition, known)
-                }
+                Some(facts) => self.denied_by_fact(context, facts, condition, known),
                 None => AttemptOutcome::Lost,
             },
             Refusal::FactsFull => facts::session_full(attempt, &context.passed.tool.spec.name),
-            Refusal::Denied { by, reason } => self.denied_by(attempt, id, &by, &reason),
-            Refusal::ConsentExpired { since_ms } => self.consent_expired(attempt, since_ms, id),
+            Refusal::Denied { by, reason } => self.approvals.denied_by(attempt, id, &by, &reason),
+            Refusal::ConsentExpired { since_ms } => self.approvals.consent_expired(attempt, since_ms, id),
             Refusal::NotAsked => {
                 tracing::error!(call = %attempt.id, approval = id, "approval id belongs to another call; ending the call");
-                self.cannot_be_asked(attempt)
+                self.approvals.cannot_be_asked(attempt)
             }
             Refusal::EqualAbove { by } => {
                 let error = messages::equal_call_waits(&context.passed.tool.spec.name, &by.to_string());

@@ -27,6 +27,8 @@ use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, NotBegun, may_have
 use crate::calls::guards::{CheckedCall, passed_with};
 use crate::calls::inner::InnerTurns;
 use crate::calls::messages::{self, CallEnding};
+use crate::calls::progress::store_progress;
+use crate::calls::spans;
 use crate::calls::state::Calls;
 use crate::calls::waiting::breakers::{self, CallPermit};
 use crate::calls::waiting::tool_access::ToolAccess;
@@ -261,14 +263,14 @@ impl Calls {
         let (progress, reports) = ProgressSink::new();
         let context = CallContext { progress, ..self.context(attempt, tools, inner) };
         let started = Instant::now();
-        let span = self.tool_span(attempt, tool, arguments);
+        let span = spans::tool_span(&self.redactor, attempt, tool, arguments);
         let cancelled = attempt.lease.cancel.cancelled();
         let must_stop = self.now.cancelled();
         let running = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone());
         let ran = tokio::select! {
             biased;
             ran = running => ran,
-            never = self.store_progress(attempt, reports) => match never {},
+            never = store_progress(&self.store, &self.redactor, attempt, reports) => match never {},
         };
         let took = started.elapsed();
         if attempt.is_task() {
@@ -281,7 +283,7 @@ impl Calls {
         let handler_outcome = attempt::classify(ran, tool, &attempt.id, &attempt.call.tool, limit);
         let why = self.cancel_inner_turn(attempt, &inner_turns).await;
         let outcome = self.outcome_of(attempt, handler_outcome, why.as_deref());
-        self.record_attempt(&span, tool, took, &outcome);
+        self.metrics.tool_tried(&tool.spec.name, took, spans::record_attempt(&self.redactor, &span, &outcome));
         match outcome {
             AttemptOutcome::Ended(mut result, shadow) => {
                 result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Common;
 use crate::calls::claims::EffectClaims;
 use crate::calls::governed::cache::ResultCache;
+use crate::calls::governed::consent::Approvals;
 use crate::calls::governed::loops::{LoopBreaker, LoopOptions};
 use crate::calls::waiting::breakers::Breakers;
 use crate::decision_queues::DecisionQueues;
@@ -21,6 +22,7 @@ pub(crate) struct Calls {
     pub(super) lease_clock: Arc<LeaseClock>,
     pub(super) journal: Arc<WorkerJournal>,
     pub(super) decisions: Arc<DecisionQueues>,
+    pub(super) approvals: Approvals,
     pub(super) claims: EffectClaims,
     pub(super) cache: ResultCache,
     pub(super) loops: LoopBreaker,
@@ -46,6 +48,7 @@ impl Calls {
             lease_clock: common.lease_clock.clone(),
             journal: journal.clone(),
             decisions: decisions.clone(),
+            approvals: Approvals::new(common, &report.redactor),
             claims: EffectClaims::new(common),
             cache: ResultCache::new(common),
             loops: LoopBreaker::new(loops, &common.metrics),

@@ -2,6 +2,7 @@
 //! `tickfleet_model::approval`). The decision that begins the call uses the consent, so a crash never loses it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -9,21 +10,21 @@ use serde_json::{Value, json};
 use tickfleet_core::call::approval::{
     self, Approval, ApprovalPreview, AskApproval, Consent, Demand, UseConsent, consent,
 };
-use tickfleet_core::call::begin::ConsentCheck;
 use tickfleet_core::turn::WaitReason;
 use tickfleet_core::{Guard, InboxKey, View, keys};
 use tickfleet_engine::report;
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::approval::{NarrowedValues, expires_ms, may_narrow, narrow};
-use tickfleet_model::{ApprovalBinding, ApprovalReason, CallError, Outcome, limits};
-use tickfleet_ops::metrics::ApprovalEvent;
+use tickfleet_model::{ApprovalBinding, ApprovalReason, CallError, Outcome, Redactor, limits};
+use tickfleet_ops::metrics::{ApprovalEvent, Metrics};
 use tickfleet_protocol::bounded_output;
+use tickfleet_store::Store;
 
+use crate::Common;
 use crate::batch::WaitFor;
 use crate::calls::call_attempt::{AttemptOutcome, BeginWait, CallAttempt, NotBegun};
 use crate::calls::guards::{CheckedCall, passed_with};
 use crate::calls::messages;
-use crate::calls::state::Calls;
 use crate::tools::Toolbox;
 
 /// Added to a wait that must not end too early: the estimated clock may be ahead.
@@ -35,33 +36,32 @@ pub(in crate::calls) fn uses(attempt: &CallAttempt<'_>, passed: &CheckedCall) ->
     UseConsent { id: ApprovalBinding::id(&binding), binding }
 }
 
-impl Calls {
-    /// Applies the arguments that people changed. The error is the outcome of a call that cannot run with these
-    /// arguments.
-    pub(in crate::calls) async fn consented(
-        &self,
-        attempt: &CallAttempt<'_>,
-        tools: &Toolbox,
-        passed: &CheckedCall,
-        uses: &UseConsent,
-        view: &View,
-    ) -> Result<(ConsentCheck, Option<CheckedCall>), NotBegun> {
-        let tenant = &attempt.slice.name.tenant;
-        let now_ms = self.store.state().now_ms;
-        let given = consent(view, tenant, uses, &attempt.name(), now_ms).ok();
-        let narrowed = match given {
-            Some(Consent::Given { narrowed, .. }) => narrowed,
-            // In all other states, the core's `Begin` decides about the call.
-            _ => None,
-        };
-        let again = match &narrowed {
-            Some(values) => Some(self.narrowed(attempt, tools, passed, values).await?),
-            None => None,
-        };
-        Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
+pub(in crate::calls) struct Approvals {
+    store: Store,
+    redactor: Arc<Redactor>,
+    metrics: Arc<Metrics>,
+}
+
+impl Approvals {
+    pub(in crate::calls) fn new(common: &Common, redactor: &Arc<Redactor>) -> Self {
+        Self { store: common.store.clone(), redactor: redactor.clone(), metrics: common.metrics.clone() }
     }
 
-    pub(in crate::calls) fn count_agreed(&self, attempt: &CallAttempt<'_>) {
+    /// The arguments that people changed, as JSON. If the call has no consent, the core's `Begin` decides about it.
+    pub(in crate::calls) fn narrowed_values(
+        &self,
+        attempt: &CallAttempt<'_>,
+        uses: &UseConsent,
+        view: &View,
+    ) -> Option<String> {
+        let now_ms = self.store.state().now_ms;
+        match consent(view, &attempt.slice.name.tenant, uses, &attempt.name(), now_ms) {
+            Ok(Consent::Given { narrowed, .. }) => narrowed,
+            _ => None,
+        }
+    }
+
+    pub(in crate::calls) fn count_approved(&self, attempt: &CallAttempt<'_>) {
         if attempt.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
         }
@@ -96,18 +96,19 @@ impl Calls {
         attempt.refused(Outcome::ApprovalRefused, error)
     }
 
-    /// The changed arguments must not need an approval that the original arguments did not need.
-    async fn narrowed(
+    /// Applies the arguments that people changed. They must not need an approval that the original arguments did not
+    /// need. The error is the outcome of a call that cannot run with these arguments: `begun`, if the call began before.
+    pub(in crate::calls) async fn narrowed(
         &self,
         attempt: &CallAttempt<'_>,
         tools: &Toolbox,
         passed: &CheckedCall,
         values: &str,
+        begun: Option<AttemptOutcome>,
     ) -> Result<CheckedCall, NotBegun> {
         let not_begun = |outcome| NotBegun { outcome, counts: false };
         let refused =
             |problem: &str| not_begun(self.refuse_approval(attempt, not_narrowed(problem), ApprovalEvent::Narrowed));
-        let begun = self.begun_by_another(attempt).await;
         let values: NarrowedValues = serde_json::from_str(values).unwrap_or_default();
         let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
             Ok(given) => given,

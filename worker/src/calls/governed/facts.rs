@@ -13,11 +13,9 @@ use tickfleet_core::turn::Slice;
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::policy::{FactCondition, FactRow, Permissions, ShadowDenial};
 use tickfleet_model::{CallError, CallResult, Effect, Outcome, limits};
-use tickfleet_ops::metrics::RuleAction;
 
 use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, may_have_been_held};
 use crate::calls::messages;
-use crate::calls::state::Calls;
 use crate::config::WorkerConfig;
 use crate::tools::{RegisteredTool, Toolbox};
 
@@ -102,6 +100,20 @@ pub(in crate::calls) fn check_of<'a>(
 }
 
 impl FactsCheck<'_> {
+    /// The rule and the error of a call that does not meet `condition`.
+    pub(in crate::calls) fn denied(
+        &self,
+        attempt: &CallAttempt<'_>,
+        tool: &RegisteredTool,
+        tools: &Toolbox,
+        condition: usize,
+        known: KnownFact,
+    ) -> Option<(String, CallError)> {
+        let (condition, required) = *self.conditions.get(condition)?;
+        let unmet = UnmetCondition { attempt, tool, tools, condition, required, known: Some(known) };
+        Some((unmet.rule(), unmet.error()))
+    }
+
     pub(in crate::calls) fn in_shadow(
         &self,
         attempt: &CallAttempt<'_>,
@@ -114,24 +126,6 @@ impl FactsCheck<'_> {
             Some(UnmetCondition { attempt, tool, tools, condition, required, known: None }.in_shadow())
         });
         denials.collect()
-    }
-}
-
-impl Calls {
-    pub(in crate::calls) fn denied_by_fact(
-        &self,
-        attempt: &CallAttempt<'_>,
-        (tool, tools): (&RegisteredTool, &Toolbox),
-        facts: &FactsCheck<'_>,
-        condition: usize,
-        known: KnownFact,
-    ) -> AttemptOutcome {
-        let Some((condition, required)) = facts.conditions.get(condition).copied() else { return AttemptOutcome::Lost };
-        let unmet_condition = UnmetCondition { attempt, tool, tools, condition, required, known: Some(known) };
-        self.metrics.rule_denied(&unmet_condition.rule(), RuleAction::Deny);
-        let facts_evaluated_ms = Some(if attempt.number == 1 { self.store.state().now_ms } else { 0 });
-        let denied = CallResult { facts_evaluated_ms, ..attempt.result(Outcome::Denied, unmet_condition.error()) };
-        AttemptOutcome::Ended(Box::new(denied), Vec::new())
     }
 }
 
