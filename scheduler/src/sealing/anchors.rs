@@ -36,7 +36,8 @@ impl Anchors {
         &mut self,
         store: &Store,
         target: &AnchorTarget,
-        (public_key, key_id): (&str, &str),
+        public_key: &str,
+        key_id: &str,
         candidate: Candidate,
     ) -> Result<(), String> {
         let at = match &self.at {

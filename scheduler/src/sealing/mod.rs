@@ -207,9 +207,11 @@ impl Sealing {
 
     async fn anchor(&self, consumer: &ConsumerId, seal_state: &mut SealState) {
         let Some(place) = &self.options.anchor else { return };
-        let key = (self.public_key.as_str(), self.options.signer.key_id());
-        if let Err(problem) =
-            seal_state.anchors.write_new_heads(&self.store, place, key, self.candidate(consumer)).await
+        let key_id = self.options.signer.key_id();
+        if let Err(problem) = seal_state
+            .anchors
+            .write_new_heads(&self.store, place, &self.public_key, key_id, self.candidate(consumer))
+            .await
         {
             self.metrics.anchor_failed();
             tracing::warn!(problem, "failed to write external anchors of the audit log; retrying");

@@ -275,7 +275,7 @@ async fn a_forged_seal_displaces_no_anchored_head() {
     let public_key = Signer::new("k1", &"07".repeat(32)).unwrap().public_key();
     let candidate = shard.sealing(None).candidate(&consumer("a"));
     anchors
-        .write_new_heads(&shard.store(), &AnchorTarget::File(file.clone()), (&public_key, "k1"), candidate)
+        .write_new_heads(&shard.store(), &AnchorTarget::File(file.clone()), &public_key, "k1", candidate)
         .await
         .unwrap();
     let kept = std::fs::read_to_string(&file).unwrap();

@@ -311,7 +311,7 @@ async fn of_tenant(
     let mut skip = 0;
     let mut found = Vec::new();
     loop {
-        let (looked_at, found_now) = store.approvals_from(tenant, from_ms, (skip, APPROVALS_LISTED_MAX)).await?;
+        let (looked_at, found_now) = store.approvals_from(tenant, from_ms, skip, APPROVALS_LISTED_MAX).await?;
         skip += APPROVALS_LISTED_MAX;
         let mut end = None;
         for approval in found_now.into_iter().map(|view| Approval::of(tenant, view)) {

@@ -197,8 +197,11 @@ impl Session {
             let place = ExchangeRef { session: self.id.clone(), number: self.record().await?.last + 1 };
             let kept = StoredMessage { task: place.task(), text: text.to_owned() };
             let kept = serde_json::to_string(&kept).map_err(|error| SubmitError::Invalid(error.to_string()))?;
-            let session = (&self.tenant, &self.id.0);
-            match self.store().add_message(session, &self.agent, place.number, Side::User, &kept).await? {
+            let added = self
+                .store()
+                .add_message(&self.tenant, &self.id.0, &self.agent, place.number, Side::User, &kept)
+                .await?;
+            match added {
                 MessageResult::Done => return Ok(place),
                 MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
                 // Another sender has used this number, even for an equal message (`Already`), so try the next number.
@@ -315,7 +318,7 @@ pub async fn store_answer(
     answer: &str,
 ) -> Result<(), StoreError> {
     let answer = beginning(answer, limits::SESSION_ANSWER_BYTES_MAX);
-    store.add_message((tenant, &place.session.0), agent, place.number, Side::Agent, answer).await.map(|_| ())
+    store.add_message(tenant, &place.session.0, agent, place.number, Side::Agent, answer).await.map(|_| ())
 }
 
 fn session_exchange(number: u64, user: &str, agent: Option<String>) -> Option<SessionExchange> {

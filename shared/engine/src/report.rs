@@ -102,7 +102,7 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
 
 /// The JSON contains the placeholders `{requested_ms}` and `{until_ms}`. The approval request replaces them with times.
 #[must_use]
-pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
+pub fn pending_approval(name: &TurnName, head: &Head, approval: &str, call: &CallId, tool: &str) -> String {
     let mut head = reply_head(name, head);
     head.status = "pending_approval";
     let open = head.open();

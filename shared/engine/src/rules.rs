@@ -52,7 +52,7 @@ impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
     fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> LimitDecision {
         let policy = &self.active.policy;
         match policy.look_up(&name.tenant, &head.agent) {
-            Ok((owner, agent)) => LimitDecision::Debits(self.debits(name, head, calls, (owner, agent))),
+            Ok((owner, agent)) => LimitDecision::Debits(self.debits(name, head, calls, owner, agent)),
             Err(UnknownCaller::Tenant | UnknownCaller::Agent) => LimitDecision::AgentRemoved,
             Err(UnknownCaller::Withheld) => LimitDecision::Withheld,
         }
@@ -69,7 +69,8 @@ impl ActiveRules<'_> {
         name: &TurnName,
         head: &Head,
         calls: &[Call],
-        (owner, agent): (&TenantPolicy, &AgentPolicy),
+        owner: &TenantPolicy,
+        agent: &AgentPolicy,
     ) -> Vec<Debit> {
         let policy = &self.active.policy;
         let tenant = &name.tenant;
@@ -81,7 +82,7 @@ impl ActiveRules<'_> {
         let rows = ResolvedCaps::new(&caps, known_zone(policy.time_zone(owner)));
         let stagger_ms = stagger_ms(tenant, &head.agent, caps.tick_ms);
         let mut debits = rows.debits(tenant, &head.agent, stagger_ms, calls.len());
-        debits.extend(self.limit_debits(tenant, head, calls, (owner, agent)));
+        debits.extend(self.limit_debits(tenant, head, calls, owner, agent));
         debits
     }
 
@@ -90,7 +91,8 @@ impl ActiveRules<'_> {
         tenant: &TenantId,
         head: &Head,
         calls: &[Call],
-        (owner, agent): (&TenantPolicy, &AgentPolicy),
+        owner: &TenantPolicy,
+        agent: &AgentPolicy,
     ) -> Vec<Debit> {
         let policy = &self.active.policy;
         if !policy.limits.iter().any(|limit| self.slots.counts(limit)) {

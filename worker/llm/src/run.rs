@@ -208,7 +208,7 @@ impl TaskRun<'_> {
         let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.known_at_start));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
-        match turns::run_calls(&self.agent.store, self.context, plan, (number, since), priority, bytes_max).await? {
+        match turns::run_calls(&self.agent.store, self.context, plan, number, since, priority, bytes_max).await? {
             PlanResults::Pending(turn) => {
                 self.agent.metrics.task_step("execute");
                 Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: RECHECK_AFTER })

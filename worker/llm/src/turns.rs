@@ -37,7 +37,8 @@ pub(crate) async fn run_calls(
     store: &Store,
     context: &CallContext,
     plan: &Plan,
-    (number, since): (usize, Option<i64>),
+    number: usize,
+    since: Option<i64>,
     priority: &str,
     result_bytes_max: usize,
 ) -> Result<PlanResults, ToolFailure> {

@@ -66,16 +66,24 @@ pub fn bind(
 fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;
-    let about = ("task_http", "Task over HTTP", "Carries out a delegated task by one request.");
-    handler(about, input_schema, def.effect, def.timeout.unwrap_or(timeout_default), made)
+    let description = "Carries out a delegated task by one request.";
+    handler(
+        "task_http",
+        "Task over HTTP",
+        description,
+        input_schema,
+        def.effect,
+        def.timeout.unwrap_or(timeout_default),
+        made,
+    )
 }
 
 /// Idempotent, because every step is stored before the next step begins.
 fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = llm.make(def, &input_schema, Effect::Idempotent).map_err(|e| e.to_string())?;
-    let about = ("task_llm", "Task by a model", "Carries out a delegated task by a model and its tools.");
-    handler(about, input_schema, Effect::Idempotent, def.timeout, made)
+    let description = "Carries out a delegated task by a model and its tools.";
+    handler("task_llm", "Task by a model", description, input_schema, Effect::Idempotent, def.timeout, made)
 }
 
 fn task_schema() -> serde_json::Value {
@@ -86,7 +94,9 @@ fn task_schema() -> serde_json::Value {
 }
 
 fn handler(
-    (id, display_name, description): (&str, &str, &str),
+    id: &str,
+    display_name: &str,
+    description: &str,
     input_schema: serde_json::Value,
     effect: Effect,
     timeout: Duration,

@@ -201,7 +201,7 @@ fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
 }
 
 impl Pipeline {
-    pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, had_parallel_reads): (u32, bool)) {
+    pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, attempt: u32, had_parallel_reads: bool) {
         let Some(run) = self.commit_and_release(run).await else { return };
         let had_parallel_reads = had_parallel_reads || self.journal.epoch() != run.lease.epoch;
         let LocalOffer { message, note, lease_ms } = &offer;
@@ -218,7 +218,7 @@ impl Pipeline {
         });
         match decided.await.flatten() {
             Some(OfferResult::Offered) => {}
-            Some(OfferResult::Canceled) => self.cancel_remaining(run, (attempt.saturating_sub(1), false)).await,
+            Some(OfferResult::Canceled) => self.cancel_remaining(run, attempt.saturating_sub(1), false).await,
             Some(OfferResult::Stale) => self.metrics.fenced("offer"),
             // It is unknown whether the call was offered. If it was, the store ignores the returned slice.
             None => self.return_slice(run, RequeueReason::Unsent { nonce: None }).await,

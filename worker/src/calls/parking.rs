@@ -48,7 +48,8 @@ impl Pipeline {
         &self,
         run: SliceRun,
         outcome: AttemptOutcome,
-        (attempt, had_parallel_reads): (u32, bool),
+        attempt: u32,
+        had_parallel_reads: bool,
         config: &WorkerConfig,
     ) {
         match outcome {
@@ -58,7 +59,7 @@ impl Pipeline {
                 self.undo_begin(&run).await;
                 let delay_ms = millis(delay);
                 let reason = ParkReason::Retry { attempts: attempt, delay_ms, cause, keeps_begun: false };
-                self.park(run, "retry", ParkRequest::of(reason, had_parallel_reads), (attempt, false)).await;
+                self.park(run, "retry", ParkRequest::of(reason, had_parallel_reads), attempt).await;
             }
             AttemptOutcome::Reconcile(delay, cause, attempt, unknown) => {
                 let delay_ms = millis(delay);
@@ -67,14 +68,14 @@ impl Pipeline {
             }
             AttemptOutcome::WaitForWork(awaits, at_most) => {
                 self.undo_begin(&run).await;
-                self.wait_for_work(run, (attempt, had_parallel_reads), awaits, at_most).await;
+                self.wait_for_work(run, attempt, had_parallel_reads, awaits, at_most).await;
             }
             AttemptOutcome::Offer(offer) => {
                 self.undo_begin(&run).await;
-                self.offer(run, *offer, (attempt, had_parallel_reads)).await;
+                self.offer(run, *offer, attempt, had_parallel_reads).await;
             }
             AttemptOutcome::WaitToBegin(waiting) => {
-                self.wait_to_begin(run, (attempt, had_parallel_reads), *waiting).await
+                self.wait_to_begin(run, attempt, had_parallel_reads, *waiting).await
             }
             AttemptOutcome::Requeue(why) => {
                 self.undo_begin(&run).await;
@@ -89,18 +90,11 @@ impl Pipeline {
         self.journal.undo(&run.slice, run.position()).await;
     }
 
-    /// Parks the slice. `tried` is the number of finished attempts of the next call, and whether that call has begun
-    /// work elsewhere.
-    async fn park(
-        &self,
-        run: SliceRun,
-        word: &'static str,
-        request: ParkRequest,
-        tried: (u32, bool),
-    ) -> Option<ParkResult> {
+    /// Parks the slice. `failed` counts the finished attempts of the next call, which has not begun work elsewhere.
+    async fn park(&self, run: SliceRun, word: &'static str, request: ParkRequest, failed: u32) -> Option<ParkResult> {
         let (parked, run) = self.try_to_park(run, request).await?;
         match parked {
-            ParkResult::Canceled => self.cancel_remaining(run, tried).await,
+            ParkResult::Canceled => self.cancel_remaining(run, failed, false).await,
             ParkResult::Stale => self.metrics.fenced(word),
             ParkResult::Until(_) => {}
         }
@@ -146,7 +140,7 @@ impl Pipeline {
         match parked {
             ParkResult::Canceled => {
                 self.end_call(&mut run, config, unknown, &[], EndEffects::default());
-                self.cancel_remaining(run, (0, false)).await;
+                self.cancel_remaining(run, 0, false).await;
             }
             ParkResult::Stale => self.metrics.fenced("retry"),
             ParkResult::Until(_) => {}
@@ -181,8 +175,7 @@ impl Pipeline {
         self.undo_begin(&run).await;
         let reason = WaitReason::Breaker { since_ms: since_ms.unwrap_or(now_ms) };
         let request = ParkRequest::of(wait(reason, delay, false, &why), had_parallel_reads);
-        if let Some(ParkResult::Until(_)) = self.park(run, "breaker", request, (attempt.saturating_sub(1), false)).await
-        {
+        if let Some(ParkResult::Until(_)) = self.park(run, "breaker", request, attempt.saturating_sub(1)).await {
             self.metrics.breaker(&tool, BreakerEvent::Waited);
         }
         None
@@ -191,7 +184,8 @@ impl Pipeline {
     async fn wait_for_work(
         &self,
         run: SliceRun,
-        (attempt, had_parallel_reads): (u32, bool),
+        attempt: u32,
+        had_parallel_reads: bool,
         awaits: Awaited,
         at_most: Duration,
     ) {
@@ -220,20 +214,20 @@ impl Pipeline {
                 if let Some(inner) = awaits.turn().filter(is_ours) {
                     self.calls.cancel_inner(&name, &inner, None).await;
                 }
-                self.cancel_remaining(run, (attempt.saturating_sub(1), true)).await;
+                self.cancel_remaining(run, attempt.saturating_sub(1), true).await;
             }
             ParkResult::Stale => self.metrics.fenced("wait"),
             ParkResult::Until(_) => {}
         }
     }
 
-    async fn wait_to_begin(&self, run: SliceRun, (attempt, had_parallel_reads): (u32, bool), waiting: BeginWait) {
+    async fn wait_to_begin(&self, run: SliceRun, attempt: u32, had_parallel_reads: bool, waiting: BeginWait) {
         let BeginWait { reason, at_most, wait: wait_for, waits_while } = waiting;
         let asks = matches!(wait_for, WaitFor::Approval(_));
         let word = if asks { "ask_approval" } else { "wait" };
         let request =
             ParkRequest { reason: wait(reason, at_most, false, ""), had_parallel_reads, wait: wait_for, waits_while };
-        let parked = self.park(run, word, request, (attempt.saturating_sub(1), false)).await;
+        let parked = self.park(run, word, request, attempt.saturating_sub(1)).await;
         if asks && matches!(parked, Some(ParkResult::Until(_))) {
             self.metrics.approval(ApprovalEvent::Asked);
         }
@@ -241,7 +235,7 @@ impl Pipeline {
 
     /// Ends the remaining calls. `failed` counts the finished attempts of the next call. `waited` is true if that call
     /// has begun work elsewhere.
-    pub(super) async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
+    pub(super) async fn cancel_remaining(&self, mut run: SliceRun, failed: u32, waited: bool) {
         let config = self.configs.load();
         run.lease.cancel.cancel();
         let first = run.results.len();

@@ -211,7 +211,7 @@ impl Pipeline {
                         }
                     }
                     other => {
-                        return Box::pin(self.park_or_return(run, other, (number, had_parallel_reads), &config)).await;
+                        return Box::pin(self.park_or_return(run, other, number, had_parallel_reads, &config)).await;
                     }
                 }
             }
@@ -286,7 +286,7 @@ impl Pipeline {
             Outcome::Expired => Some(EndReason::Expired),
             _ => None,
         };
-        let rendered = self.render(config, slice, index, (&result, shadow));
+        let rendered = self.render(config, slice, index, &result, shadow);
         let call = &slice.calls[index];
         effects.facts = facts::end_of(config, slice, index, &result);
         effects.claim = claims::end_of(config, slice, index, &result).or(effects.claim);
@@ -319,7 +319,8 @@ impl Pipeline {
         config: &WorkerConfig,
         slice: &Slice,
         index: usize,
-        (result, shadow): (&CallResult, &[ShadowDenial]),
+        result: &CallResult,
+        shadow: &[ShadowDenial],
     ) -> RenderedCall {
         let call = &slice.calls[index];
         let head = &slice.turn.head;

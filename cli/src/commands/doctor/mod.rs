@@ -88,7 +88,7 @@ async fn store_findings(
         if unreachable.has(shard) {
             continue;
         }
-        let found = shard_findings(setup, (store, shard), by).await;
+        let found = shard_findings(setup, store, shard, by).await;
         findings.extend(if is_cluster { unreachable.or_finding(&[number], found)? } else { found? });
     }
     Ok((findings, unreachable.first))
@@ -268,7 +268,8 @@ fn in_one_line(message: &str) -> String {
 
 async fn shard_findings(
     setup: &Setup,
-    (store, shard): (&Store, usize),
+    store: &Store,
+    shard: usize,
     by: Option<&str>,
 ) -> Result<Vec<CheckResult>, Failure> {
     let mut facts = match store.facts().await {

@@ -132,15 +132,18 @@ fn head(explanation: &Explanation, output: &Output) -> String {
         }
         ExplainedState::Retry => (StatusColor::Doubtful, "waits for a retry"),
         ExplainedState::Ending => (StatusColor::Doubtful, "is being ended"),
-        ExplainedState::Done => return headline(explanation, output, ended(explanation)),
+        ExplainedState::Done => {
+            let (color, word) = ended(explanation);
+            return headline(explanation, output, color, word);
+        }
         ExplainedState::RecordExpired => {
             (StatusColor::Doubtful, "has ended; its record has expired (retention.records)")
         }
     };
-    headline(explanation, output, (color, word.to_owned()))
+    headline(explanation, output, color, word.to_owned())
 }
 
-fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusColor, String)) -> String {
+fn headline(explanation: &Explanation, output: &Output, color: StatusColor, word: String) -> String {
     let what = if explanation.is_task { "Task" } else { "Turn" };
     let agent = explanation.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
     format!(

@@ -80,7 +80,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
         }
     }
     bar.finish_and_clear();
-    prune(&store, args, (&importer, &roots), &mut report).await?;
+    prune(&store, args, &importer, &roots, &mut report).await?;
     if let Some(why) = importer.without_meaning() {
         output.note(&format!("passages were not embedded ({why}): until the next import, search compares only words"));
     }
@@ -151,7 +151,8 @@ async fn one_file(
 async fn prune(
     store: &Store,
     args: &Import,
-    (importer, roots): (&Importer<'_>, &[String]),
+    importer: &Importer<'_>,
+    roots: &[String],
     report: &mut Report,
 ) -> Result<(), Failure> {
     if !report.problems.is_empty() || report.stopped.is_some() {

@@ -48,7 +48,7 @@ impl FactsReader {
     pub(super) async fn read(&mut self, setup: &Setup, shards: &[(&Store, &ShardView)]) -> FleetFacts {
         let mut facts = FleetFacts::default();
         for (store, view) in shards {
-            if let Err(error) = self.read_shard(setup, (store, view), &mut facts).await {
+            if let Err(error) = self.read_shard(setup, store, view, &mut facts).await {
                 facts.unread.insert(Some(store.shard()), error.to_string());
             }
         }
@@ -70,7 +70,8 @@ impl FactsReader {
     async fn read_shard(
         &mut self,
         setup: &Setup,
-        (store, view): (&Store, &ShardView),
+        store: &Store,
+        view: &ShardView,
         facts: &mut FleetFacts,
     ) -> Result<(), StoreError> {
         let FailuresSeen { failures, unknown, is_partial } = self.failures.poll(store, view.now_ms).await?;

@@ -49,7 +49,8 @@ pub(super) fn findings(frame: &Frame, polled: &PollResult, facts: &FleetFacts, t
 }
 
 fn finding(
-    (kind, severity): (FindingKind, Severity),
+    kind: FindingKind,
+    severity: Severity,
     text: impl Into<String>,
     (count, subject): (usize, Option<&str>),
     action: impl Into<String>,
@@ -89,7 +90,7 @@ fn unknown_outcomes(facts: &FleetFacts) -> Option<Finding> {
     let calls = counted(count as u64, "call");
     let text = format!("{least}{calls} of the last hour may have taken effect: {tools}");
     let action = "tickfleet dead list --cause outcome_unknown --since 1h";
-    Some(finding((FindingKind::UnknownOutcomes, Severity::Bad), text, (count, subject), action))
+    Some(finding(FindingKind::UnknownOutcomes, Severity::Bad, text, (count, subject), action))
 }
 
 fn approvals(facts: &FleetFacts, now_ms: i64) -> Option<Finding> {
@@ -108,7 +109,7 @@ fn approvals(facts: &FleetFacts, now_ms: i64) -> Option<Finding> {
     }
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let action = "tickfleet approvals list";
-    Some(finding((FindingKind::ApprovalsWait, Severity::Doubt), text, (count, subject), action))
+    Some(finding(FindingKind::ApprovalsWait, Severity::Doubt, text, (count, subject), action))
 }
 
 /// Sums the argument `amount`. `None` if the sum would be incomplete or would mix tools.
@@ -146,7 +147,7 @@ fn failing_tools(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
         );
         let action = format!("tickfleet dead list --tool {} --since 1h", row.tool);
         let count = usize::try_from(failed).unwrap_or(usize::MAX);
-        failing.push((failed, finding((FindingKind::ToolFails, severity), text, (count, Some(&row.tool)), action)));
+        failing.push((failed, finding(FindingKind::ToolFails, severity, text, (count, Some(&row.tool)), action)));
     }
     failing.sort_by_key(|(failed, _)| std::cmp::Reverse(*failed));
     let rest: u64 = failing.iter().skip(OF_KIND_MAX).map(|(failed, _)| failed).sum();
@@ -156,7 +157,7 @@ fn failing_tools(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
         let text = format!("{more} more tools failed in the last minute, {}", counted(rest, "call"));
         let count = usize::try_from(rest).unwrap_or(usize::MAX);
         let action = "tickfleet dead list --by-cause --since 1h";
-        found.push(finding((FindingKind::ToolFails, Severity::Doubt), text, (count, None), action));
+        found.push(finding(FindingKind::ToolFails, Severity::Doubt, text, (count, None), action));
     }
     found
 }
@@ -181,13 +182,13 @@ fn processes(frame: &Frame, polled: &PollResult) -> Vec<Finding> {
         if !lost.is_empty() {
             let text = format!("{kind} lost, without a heartbeat: {}", list(lost.iter().copied()));
             let subject = if lost.len() == 1 { lost.first().copied() } else { None };
-            found.push(finding((KIND, Severity::Doubt), text, (lost.len(), subject), "tickfleet doctor"));
+            found.push(finding(KIND, Severity::Doubt, text, (lost.len(), subject), "tickfleet doctor"));
         }
         for (number, shard) in polled.shards.iter().enumerate() {
             let is_alive = frame.nodes.iter().any(|node| node.shard == number && node.kind == kind && node.alive);
             if shard.policy_generation > 0 && !is_alive && !polled.unread.contains_key(&number) {
                 let text = format!("no {kind} is alive on shard {number}: {does}");
-                found.push(finding((KIND, Severity::Bad), text, (1, None), format!("tickfleet {kind}")));
+                found.push(finding(KIND, Severity::Bad, text, (1, None), format!("tickfleet {kind}")));
             }
         }
     }
@@ -196,7 +197,7 @@ fn processes(frame: &Frame, polled: &PollResult) -> Vec<Finding> {
     };
     for (number, _) in polled.shards.iter().enumerate().filter(is_new) {
         let text = format!("shard {number} has never been used: no scheduler has run");
-        found.push(finding((KIND, Severity::Bad), text, (1, None), "tickfleet scheduler"));
+        found.push(finding(KIND, Severity::Bad, text, (1, None), "tickfleet scheduler"));
     }
     found
 }
@@ -209,19 +210,19 @@ fn drained(frame: &Frame, polled: &PollResult) -> Vec<Finding> {
         let mut workers = alive().filter(|node| node.shard == number).peekable();
         if workers.peek().is_some() && workers.all(|node| node.drained) {
             let text = format!("all live workers are drained by an operator: no new calls run on shard {number}");
-            found.push(finding((KIND, Severity::Bad), text, (1, None), "tickfleet workers list"));
+            found.push(finding(KIND, Severity::Bad, text, (1, None), "tickfleet workers list"));
         }
     }
     let names: BTreeSet<&str> =
         alive().filter(|node| node.drained).map(|node| worker_of(&node.name).unwrap_or(&node.name)).collect();
     let of = |name: &&str| {
         let text = format!("worker {name} is drained: it takes no new calls");
-        finding((KIND, Severity::Doubt), text, (1, Some(name)), format!("tickfleet workers resume {name}"))
+        finding(KIND, Severity::Doubt, text, (1, Some(name)), format!("tickfleet workers resume {name}"))
     };
     found.extend(names.iter().take(OF_KIND_MAX).map(of));
     if let Some(more @ 1..) = names.len().checked_sub(OF_KIND_MAX) {
         let text = format!("{more} more workers are drained");
-        found.push(finding((KIND, Severity::Doubt), text, (more, None), "tickfleet workers list"));
+        found.push(finding(KIND, Severity::Doubt, text, (more, None), "tickfleet workers list"));
     }
     found
 }
@@ -236,7 +237,7 @@ fn stuck(facts: &FleetFacts) -> Vec<Finding> {
         let text =
             format!("worker {worker} has run {} of {} for {}{more}", longest.tool, longest.turn, span(longest.held_ms));
         let action = format!("tickfleet explain {}", longest.turn);
-        Some(finding((FindingKind::WorkerStuck, Severity::Bad), text, (slices.len(), Some(worker)), action))
+        Some(finding(FindingKind::WorkerStuck, Severity::Bad, text, (slices.len(), Some(worker)), action))
     };
     by_worker.into_iter().filter_map(of).collect()
 }
@@ -271,14 +272,14 @@ fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> 
             None => format!("tickfleet explain {}", row.first),
         };
         let count = usize::try_from(row.turns).unwrap_or(usize::MAX);
-        finding((FindingKind::LimitFull, severity), text, (count, Some(&subject)), action)
+        finding(FindingKind::LimitFull, severity, text, (count, Some(&subject)), action)
     };
     let mut found: Vec<Finding> = full.iter().take(OF_KIND_MAX).map(of).collect();
     let rest: u64 = full.iter().skip(OF_KIND_MAX).map(|row| row.turns).sum();
     if let Some(more @ 1..) = full.len().checked_sub(OF_KIND_MAX) {
         let text = format!("{} wait for {more} more caps and limits", counted(rest, "turn"));
         let count = usize::try_from(rest).unwrap_or(usize::MAX);
-        found.push(finding((FindingKind::LimitFull, Severity::Info), text, (count, None), "tickfleet limits"));
+        found.push(finding(FindingKind::LimitFull, Severity::Info, text, (count, None), "tickfleet limits"));
     }
     found
 }
@@ -310,7 +311,7 @@ fn paused(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
         let why =
             if pause.reason.is_empty() { String::new() } else { format!(" ({})", short(&pause.reason, CAUSE_CHARS)) };
         let text = format!("{name} is paused{by}{since}{why}: its calls wait");
-        finding((KIND, Severity::Doubt), text, (1, Some(name)), format!("tickfleet resume {arguments}"))
+        finding(KIND, Severity::Doubt, text, (1, Some(name)), format!("tickfleet resume {arguments}"))
     };
     let mut found: Vec<Finding> = pauses.iter().take(OF_KIND_MAX).map(of).collect();
     let known = pauses.len();
@@ -319,7 +320,7 @@ fn paused(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
     if more > 0 {
         let else_ = if known > 0 { " more" } else { "" };
         let text = format!("{more}{else_} tenants, agents or tools are paused: their calls wait");
-        found.push(finding((KIND, Severity::Doubt), text, (more, None), "tickfleet pause"));
+        found.push(finding(KIND, Severity::Doubt, text, (more, None), "tickfleet pause"));
     }
     found
 }
@@ -338,7 +339,7 @@ fn waiting(frame: &Frame, late_ms: i64) -> Vec<Finding> {
         let text =
             format!("{} {waits} ({}), the oldest for {}", counted(state.count, what), state.state, span(oldest_ms));
         let count = usize::try_from(state.count).unwrap_or(usize::MAX);
-        Some(finding((FindingKind::Waiting, severity), text, (count, None), action))
+        Some(finding(FindingKind::Waiting, severity, text, (count, None), action))
     };
     late.filter_map(of).collect()
 }
@@ -352,7 +353,7 @@ fn dead_messages(frame: &Frame) -> Option<Finding> {
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let action = "tickfleet dead list --kind letter";
-    Some(finding((FindingKind::DeadMessages, Severity::Doubt), text, (count, None), action))
+    Some(finding(FindingKind::DeadMessages, Severity::Doubt, text, (count, None), action))
 }
 
 fn is_memory_short(polled: &PollResult) -> bool {
@@ -365,7 +366,7 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
     let unread = |shard: usize, what: &str, why: &str| {
         let subject = format!("shard {shard}");
         let text = format!("{subject} {what}: {why}");
-        finding((KIND, Severity::Bad), text, (1, Some(&subject)), "tickfleet doctor")
+        finding(KIND, Severity::Bad, text, (1, Some(&subject)), "tickfleet doctor")
     };
     let mut found: Vec<Finding> =
         polled.unread.iter().map(|(shard, why)| unread(*shard, "does not respond", why)).collect();
@@ -373,7 +374,8 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
         found.push(match shard {
             Some(shard) => unread(*shard as usize, "was read only in part", why),
             None => finding(
-                (KIND, Severity::Doubt),
+                KIND,
+                Severity::Doubt,
                 format!("the servers of {} could not be checked: {why}", frame.heading.redis),
                 (1, None),
                 "tickfleet doctor",
@@ -383,12 +385,12 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
     let is_short = is_memory_short(polled);
     if is_short {
         let text = "memory is nearly full: new work is rejected, accepted work continues in small batches";
-        found.push(finding((KIND, Severity::Bad), text, (1, None), "tickfleet doctor"));
+        found.push(finding(KIND, Severity::Bad, text, (1, None), "tickfleet doctor"));
     }
     for problem in facts.servers.iter().filter(|problem| !(is_short && problem.what == "memory")) {
         let severity = if problem.level == Level::Fail { Severity::Bad } else { Severity::Info };
         let text = format!("{}: {}", problem.what, problem.says);
-        found.push(finding((KIND, severity), text, (1, None), "tickfleet doctor"));
+        found.push(finding(KIND, severity, text, (1, None), "tickfleet doctor"));
     }
     found
 }
@@ -399,7 +401,7 @@ fn timers(polled: &PollResult, is_memory_short: bool) -> Vec<Finding> {
     let of = |(number, shard): (usize, &tickfleet_store::ShardView)| {
         let late = span(shard.timer_late_ms);
         let text = format!("the earliest timer of shard {number} is {late} late: no scheduler fires");
-        finding((FindingKind::Other, Severity::Bad), text, (1, None), "tickfleet doctor")
+        finding(FindingKind::Other, Severity::Bad, text, (1, None), "tickfleet doctor")
     };
     late.filter(|_| !is_memory_short).map(of).collect()
 }
@@ -408,7 +410,7 @@ fn disabled(facts: &FleetFacts) -> Vec<Finding> {
     let tools: BTreeSet<&String> = facts.settings.iter().flat_map(|set| &set.tools_off).collect();
     let of = |tool: &&String| {
         let text = format!("tool {tool} is disabled for all agents");
-        finding((FindingKind::Other, Severity::Info), text, (1, Some(tool)), format!("tickfleet tools enable {tool}"))
+        finding(FindingKind::Other, Severity::Info, text, (1, Some(tool)), format!("tickfleet tools enable {tool}"))
     };
     tools.iter().take(OF_KIND_MAX).map(of).collect()
 }

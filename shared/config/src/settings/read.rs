@@ -388,7 +388,7 @@ fn relate(settings: &Settings, tree: &Node, errors: &Errors) {
         ),
     ];
     for ((large, is), (small, floor), why) in times {
-        relation.at_least((large, is >= floor, format_duration(is)), (small, format_duration(floor)), why);
+        relation.at_least(large, is >= floor, format_duration(is), (small, format_duration(floor)), why);
     }
     let counts = [
         (("queues.turns_max", queues.turns_max), ("queues.tenant_turns_max", queues.tenant_turns_max)),
@@ -396,7 +396,7 @@ fn relate(settings: &Settings, tree: &Node, errors: &Errors) {
     ];
     for ((large, is), (small, floor)) in counts {
         let why = "the narrower bound would never be reached";
-        relation.at_least((large, is >= floor, is.to_string()), (small, floor.to_string()), why);
+        relation.at_least(large, is >= floor, is.to_string(), (small, floor.to_string()), why);
     }
 }
 
@@ -407,7 +407,7 @@ struct Relation<'a> {
 
 impl Relation<'_> {
     /// Reports the error at `small` if `large` has its default value.
-    fn at_least(&self, (large, holds, is): (&str, bool, String), (small, floor): (&str, String), why: &str) {
+    fn at_least(&self, large: &str, holds: bool, is: String, (small, floor): (&str, String), why: &str) {
         if holds {
             return;
         }

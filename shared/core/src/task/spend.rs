@@ -179,7 +179,7 @@ impl Decision for Unreserve {
         let mut transaction = Transaction::new(context.version.clone());
         transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
-        correct(&mut transaction, view, &stored, &reserved, (0, 0), context)?;
+        correct(&mut transaction, view, &stored, &reserved, 0, 0, context)?;
         let mut turn = stored.value;
         turn.entry = Some(self.entry.clone());
         if let Some(task) = &mut turn.task {
@@ -196,7 +196,8 @@ fn correct(
     view: &View,
     stored: &Stored<Turn>,
     reserved: &Reservation,
-    (tokens, money): (u64, u64),
+    tokens: u64,
+    money: u64,
     context: &Context,
 ) -> Result<(), Undecided> {
     let stamped = stored.debits.len() == reserved.debits.len();
@@ -291,8 +292,8 @@ impl ReportedModelUse {
             return Ok(());
         }
         if let Some(reserved) = task.reserved.take_if(|reserved| reserved.request == used.request) {
-            let used = (used.tokens_in.saturating_add(used.tokens_out), used.cost);
-            correct(transaction, view, stored, &reserved, used, context)?;
+            let tokens = used.tokens_in.saturating_add(used.tokens_out);
+            correct(transaction, view, stored, &reserved, tokens, used.cost, context)?;
         }
         Ok(())
     }

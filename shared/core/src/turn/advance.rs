@@ -300,7 +300,7 @@ impl Candidate<'_> {
         let record = self.name.record();
         let first = self.turn.position - results.len();
         let entries = results.iter().map(|result| &result.audit);
-        append_call_audits(transaction, entries, (&self.turn, first), &[], self.bounds, now_ms);
+        append_call_audits(transaction, entries, &self.turn, first, &[], self.bounds, now_ms);
         for (position, result) in (first..).zip(results) {
             transaction.write(Write::PutPart(record.clone(), parts::result(position), result.result.clone()));
             if !result.message.is_empty() {

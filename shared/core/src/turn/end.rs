@@ -169,7 +169,7 @@ impl Ending<'_> {
             self.return_budget(transaction, view)?;
         }
         let entries = self.results.iter().skip(self.new_from).map(|result| &result.audit);
-        append_call_audits(transaction, entries, (turn, self.new_from), self.debited, bounds, now_ms);
+        append_call_audits(transaction, entries, turn, self.new_from, self.debited, bounds, now_ms);
         let mut reply = self.reply();
         if let Some(inbox) = &turn.head.reply_to {
             let kept = if self.pressure { String::new() } else { reply.clone() };
@@ -291,7 +291,8 @@ pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bound
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
     entries: impl Iterator<Item = &'a Bytes>,
-    (turn, position): (&Turn, usize),
+    turn: &Turn,
+    position: usize,
     debited: &[Debited],
     bounds: &Bounds,
     now_ms: i64,

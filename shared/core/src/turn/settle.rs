@@ -175,9 +175,8 @@ impl Settle<'_> {
         let mut turn = self.slice.turn.clone();
         let mut bytes = 0;
         let entries = self.results.iter().map(|one| &one.audit);
-        let of = (&self.slice.turn, turn.position);
         let debited = self.slice.debited.as_slice();
-        append_call_audits(transaction, entries, of, debited, self.bounds, now_ms);
+        append_call_audits(transaction, entries, &self.slice.turn, turn.position, debited, self.bounds, now_ms);
         for (position, one) in (turn.position..).zip(self.results) {
             let mut put = |part, text: &bytes::Bytes| {
                 bytes += text.len() as u64;

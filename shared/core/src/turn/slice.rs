@@ -103,27 +103,20 @@ fn message(calls: &[Bytes]) -> Bytes {
 pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, calls: &[Bytes]) {
     turn.state = State::Ready { upto: turn.position + calls.len() };
     turn.entry = None;
-    let content = match turn.destination {
-        Destination::Workers(_) => (fields::RECORD, turn.encode()),
+    match turn.destination {
+        Destination::Workers(_) => enqueue(transaction, name, turn, fields::RECORD, turn.encode(), calls),
         // Programs outside the fleet receive the task's message, not the record.
-        Destination::External { .. } => (fields::TASK, message(calls)),
-    };
-    enqueue(transaction, name, turn, content, calls);
+        Destination::External { .. } => enqueue(transaction, name, turn, fields::TASK, message(calls), calls),
+    }
 }
 
 pub(super) fn offer(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, message: Bytes, calls: &[Bytes]) {
     turn.state = State::Ready { upto: turn.position + calls.len() };
     turn.entry = None;
-    enqueue(transaction, name, turn, (fields::CALL_MESSAGE, message), calls);
+    enqueue(transaction, name, turn, fields::CALL_MESSAGE, message, calls);
 }
 
-fn enqueue(
-    transaction: &mut Transaction,
-    name: &TurnName,
-    turn: &Turn,
-    (field, content): (&str, Bytes),
-    calls: &[Bytes],
-) {
+fn enqueue(transaction: &mut Transaction, name: &TurnName, turn: &Turn, field: &str, content: Bytes, calls: &[Bytes]) {
     let fields = [
         (fields::NAME, name.to_string().into()),
         (fields::VERSION, transaction.version.as_str().to_owned().into()),

@@ -57,7 +57,7 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, 
                 _ => Some(1),
             };
             let category = tools.traits(tool).map_or("", |traits| &traits.category);
-            let amounts = found.entry((number, key(limit, caller, (tool, category), parsed)));
+            let amounts = found.entry((number, key(limit, caller, tool, category, parsed)));
             amounts.or_insert_with(|| vec![Some(0); calls.len()])[at] = amount;
         }
     }
@@ -92,7 +92,7 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Model
             LimitBound::Money(_) => at_most.money,
             _ => return None,
         };
-        let key = key(limit, caller, ("", ""), None);
+        let key = key(limit, caller, "", "", None);
         counts(limit, caller).then(|| Debits { limit: number, key, amounts: vec![Some(amount)] })
     };
     limits.iter().enumerate().filter_map(of).collect()
@@ -148,12 +148,7 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
 const UNSPECIFIED: &str = "-";
 
 /// Values from producers and models are hashed, because they may be private.
-fn key(
-    limit: &Limit,
-    caller: &LimitCaller<'_>,
-    (called, category): (&str, &str),
-    arguments: Option<&RawValue>,
-) -> String {
+fn key(limit: &Limit, caller: &LimitCaller<'_>, called: &str, category: &str, arguments: Option<&RawValue>) -> String {
     let of_tenant = limit.is_of_tenants().then(|| caller.tenant.to_string());
     let parts = limit.per.iter().filter(|key| **key != LimitKey::Tenant).map(|key| match key {
         LimitKey::Tenant => String::new(),

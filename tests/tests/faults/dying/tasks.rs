@@ -134,7 +134,7 @@ async fn play(kill_after: usize) -> TaskRun {
     let atlas = AgentId::new("atlas").unwrap();
     let session = SessionName::new("news").unwrap();
     let kept = json!({"task": TASK, "text": "Have the news posted."}).to_string();
-    fleet.store.add_message((&tenant, &session), &atlas, 1, Side::User, &kept).await.unwrap();
+    fleet.store.add_message(&tenant, &session, &atlas, 1, Side::User, &kept).await.unwrap();
     let submit = async |fleet: &Fleet| {
         let task = json!({"task_id": TASK, "tenant": "acme", "target_agent": "atlas",
             "task_description": "Have the news posted.", "reply_to": "box"});

@@ -235,7 +235,7 @@ fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, S
     let name = &attempt.slice.name;
     let head = attempt.head();
     let inbox = head.reply_to.as_ref().filter(|_| head.pending_approval)?;
-    let message = report::pending_approval(name, head, (id, &attempt.id, tool));
+    let message = report::pending_approval(name, head, id, &attempt.id, tool);
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 

@@ -86,7 +86,8 @@ impl Knowledge {
     pub async fn recall(
         &self,
         store: &Store,
-        (tenant, agent): (&TenantId, &AgentId),
+        tenant: &TenantId,
+        agent: &AgentId,
         query: &str,
         sources: &[Source],
         most: usize,

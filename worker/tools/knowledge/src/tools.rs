@@ -93,9 +93,9 @@ fn search_memories(store: Store, knowledge: Arc<Knowledge>) -> TypedTool {
             let knowledge = Arc::clone(&knowledge);
             async move {
                 let most = args.max_results.unwrap_or(MEMORIES_DEFAULT).clamp(1, MEMORIES_FOUND_MAX);
-                let owner = (&context.tenant, &context.agent);
                 let sources = args.sources.unwrap_or_default();
-                let found = knowledge.recall(&store, owner, &args.query, &sources, most).await;
+                let found =
+                    knowledge.recall(&store, &context.tenant, &context.agent, &args.query, &sources, most).await;
                 Ok(found) as Result<Recollection, ToolError>
             }
         },

@@ -77,7 +77,7 @@ async fn documents_are_private_to_a_tenant_and_memories_to_an_agent() {
     assert!(found(&knowledge, &store, "unknown", "saffron recipe").await.is_empty());
     store.remember(&tenant("acme"), &agent("kelly"), &memory("m", "Ben likes saffron.", 1)).await.unwrap();
     let recall = async |of: &str, who: &str, sources: &[Source]| {
-        knowledge.recall(&store, (&tenant(of), &agent(who)), "saffron", sources, 9).await.results.len()
+        knowledge.recall(&store, &tenant(of), &agent(who), "saffron", sources, 9).await.results.len()
     };
     assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 1);
     assert_eq!(recall("acme", "atlas", &[Source::Memory]).await, 0);
@@ -206,7 +206,7 @@ async fn hostile_queries_never_break_a_search() {
         [(huge.as_str(), 1), ("\0\0\0", 0), ("whales\0", 1), ("", 0), ("{{}} ${x} \u{202e}", 0), ("%n%s", 0)]
     {
         assert_eq!(found(&knowledge, &store, "acme", query).await.len(), hits, "{:?}", query.get(..20));
-        let recalled = knowledge.recall(&store, (&tenant("acme"), &agent("kelly")), query, &[], 5).await;
+        let recalled = knowledge.recall(&store, &tenant("acme"), &agent("kelly"), query, &[], 5).await;
         assert_eq!((recalled.results.len(), recalled.incomplete.len()), (hits, 0));
     }
 }
@@ -229,7 +229,7 @@ async fn corrupt_data_affects_only_its_own_entry() {
         store.decide(foreign).await.unwrap();
     }
     assert_eq!(found(&knowledge, &store, "acme", "whales").await.len(), 1);
-    let recalled = knowledge.recall(&store, (&tenant("acme"), &agent("kelly")), "whales", &[], 5).await;
+    let recalled = knowledge.recall(&store, &tenant("acme"), &agent("kelly"), "whales", &[], 5).await;
     assert_eq!((recalled.results.len(), recalled.incomplete.len()), (1, 0));
 }
 

@@ -60,7 +60,7 @@ impl Store {
 
     /// The earliest deadline first. Reads at most `count`, and omits an approval if its call has ended or changed.
     pub async fn approvals(&self, tenant: &TenantId, count: usize) -> Result<Vec<ApprovalView>, StoreError> {
-        Ok(self.approvals_from(tenant, 0, (0, count)).await?.1)
+        Ok(self.approvals_from(tenant, 0, 0, count).await?.1)
     }
 
     /// Skips the first `skip` approvals with deadlines at or after `from_ms`. Also returns the number of approvals that
@@ -69,7 +69,8 @@ impl Store {
         &self,
         tenant: &TenantId,
         from_ms: i64,
-        (skip, count): (usize, usize),
+        skip: usize,
+        count: usize,
     ) -> Result<(usize, Vec<ApprovalView>), StoreError> {
         // The set may exceed the bound by a few approvals, because new requests replace lost ones.
         let most = 2 * usize::try_from(limits::APPROVALS_WAITING_MAX).unwrap_or(usize::MAX);

@@ -19,7 +19,8 @@ pub struct SessionRecord {
 impl Store {
     pub async fn add_message(
         &self,
-        (tenant, session): (&TenantId, &SessionName),
+        tenant: &TenantId,
+        session: &SessionName,
         agent: &AgentId,
         number: u64,
         side: Side,

@@ -139,8 +139,8 @@ pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTo
                 let standing = standing(&store, &context.tenant, std::slice::from_ref(&context.agent)).await?;
                 let zone = day::zone(caller.active.policy.time_zone(&caller.tenant)).map_err(ToolError::internal)?;
                 let (today_ms, _) = day::day_bounds(standing.now_ms, zone);
-                let counted = counted(&store, &context, today_ms).await?;
-                subscription(&caller, &context, &standing, counted)
+                let (models, kept) = counted(&store, &context, today_ms).await?;
+                subscription(&caller, &context, &standing, models, kept)
             }
         },
     )
@@ -159,7 +159,8 @@ fn subscription(
     caller: &Caller,
     context: &CallContext,
     standing: &TenantUsage,
-    (models, kept): (Used, KnowledgeState),
+    models: Used,
+    kept: KnowledgeState,
 ) -> Result<Subscription, ToolError> {
     let policy = &caller.active.policy;
     let tenant = &caller.tenant;

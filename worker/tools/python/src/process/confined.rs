@@ -40,7 +40,8 @@ pub(crate) struct ConfinedProcess {
 
 pub(super) async fn start(
     name: &str,
-    (def, sandbox): (&ModulesDef, &ModulesSandbox),
+    def: &ModulesDef,
+    sandbox: &ModulesSandbox,
     secrets: &Arc<Secrets>,
     machine: &Machine,
     tail: &Arc<StderrTail>,
@@ -50,7 +51,7 @@ pub(super) async fn start(
     ours.set_nonblocking(true).map_err(no_socket)?;
     let ours = UnixStream::from_std(ours).map_err(no_socket)?;
     let scratch = Scratch::new().map_err(|error| format!("cannot create its folder ({error})"))?;
-    let spec = spec((def, sandbox), variables(def, secrets, &machine.environment), scratch.path(), machine)?;
+    let spec = spec(def, sandbox, variables(def, secrets, &machine.environment), scratch.path(), machine)?;
     let holding = machine.sandbox().await?;
     let started = holding.start(level(sandbox.level), spec, OwnedFd::from(theirs)).await;
     let mut confined = started.map_err(|error| error.to_string())?;
@@ -70,7 +71,8 @@ const fn level(level: ShellLevel) -> Level {
 }
 
 fn spec(
-    (def, sandbox): (&ModulesDef, &ModulesSandbox),
+    def: &ModulesDef,
+    sandbox: &ModulesSandbox,
     variables: BTreeMap<String, String>,
     scratch: &Path,
     machine: &Machine,

@@ -39,7 +39,7 @@ pub(crate) async fn start(
         return Ok((Process::Remote(remote), socket));
     }
     if let Some(sandbox) = &def.sandbox {
-        let (process, socket) = confined::start(name, (def, sandbox), secrets, machine, tail).await?;
+        let (process, socket) = confined::start(name, def, sandbox, secrets, machine, tail).await?;
         return Ok((Process::Confined(Box::new(process)), socket));
     }
     let (process, socket) = own::start(name, def, secrets, &machine.environment, tail)?;
