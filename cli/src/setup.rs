@@ -484,7 +484,7 @@ impl Setup {
 
     fn is_wanted(&self, name: &str) -> bool {
         self.is_named(name)
-            && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
+            && self.configuration.tools.tools.get(name).is_none_or(|def| def.runner.is_none())
             && !self.extensions.tools_now().iter().any(|tool| tool.spec().name == name)
             && !self.pools.as_ref().is_some_and(|pools| pools.offers(name))
     }

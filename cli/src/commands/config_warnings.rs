@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use tickfleet_config::Configuration;
-use tickfleet_config::tools::{SecretRef, TENANT, ToolDef};
+use tickfleet_config::tools::{SecretRef, TENANT, ToolDef, ToolRunner};
 use tickfleet_model::limit::{LimitBound, fits};
 use tickfleet_tools::Environment;
 
@@ -29,7 +29,11 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
     let own_tools =
         if configuration.samples().contains(&"tools.yaml") { None } else { Some(&configuration.tools.tools) };
     for (tool, def) in own_tools.into_iter().flatten() {
-        for (name, secret) in def.http.iter().flat_map(|http| &http.secrets) {
+        let secrets = match &def.runner {
+            Some(ToolRunner::Http(http)) => &http.secrets,
+            Some(ToolRunner::Shell(_) | ToolRunner::Local(_)) | None => continue,
+        };
+        for (name, secret) in secrets {
             look("tools.yaml", format!("tools.{tool}.http.secrets.{name}"), secret);
         }
     }

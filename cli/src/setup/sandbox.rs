@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tickfleet_config::WithoutSandbox;
+use tickfleet_config::tools::ToolRunner;
 use tickfleet_model::Effect;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_tools::ToolKind;
@@ -13,8 +14,11 @@ use crate::setup::Setup;
 impl Setup {
     /// `None` if no tool needs a sandbox. Each text names a tool without a possible sandbox, with the reason.
     pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
-        let declared =
-            self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
+        let tools = self.configuration.tools.tools.iter();
+        let declared = tools.filter_map(|(name, def)| match &def.runner {
+            Some(ToolRunner::Shell(shell)) => Some((name, shell)),
+            _ => None,
+        });
         let declared: Vec<_> = declared.collect();
         let runs: Vec<&str> = builtin::RUNNING.into_iter().filter(|name| self.is_wanted(name)).collect();
         if declared.is_empty() && runs.is_empty() {

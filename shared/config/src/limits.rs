@@ -298,7 +298,7 @@ pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) 
     let declared = tools.tools.iter().map(|(name, tool)| {
         // This process may not know the effect and category of a tool of a binary or Python module.
         let (effect, category) =
-            if tool.has_kind() { (Some(Effect::default()), "general".to_owned()) } else { (None, String::new()) };
+            if tool.runner.is_some() { (Some(Effect::default()), "general".to_owned()) } else { (None, String::new()) };
         let category = tool.category.clone().unwrap_or(category);
         (name.clone(), ToolTraits { effect: tool.effect.or(effect), category })
     });

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::super::*;
 use super::{BUILT_IN, given, set};
+use crate::tools::ToolRunner;
 use tickfleet_model::policy::{DefaultCaps, TenantPolicy};
 use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{DayCapAction, Effect, Priority, limits};
@@ -49,7 +50,7 @@ fn a_process_without_a_folder_uses_the_built_in_configuration() {
 fn built_in_tools_have_their_documented_endpoints_and_effects() {
     let tools = given().load().unwrap().tools.tools;
     let telegram = &tools["send_telegram_message"];
-    let http = telegram.http.as_ref().unwrap();
+    let Some(ToolRunner::Http(http)) = &telegram.runner else { panic!("it is declared") };
     assert_eq!((telegram.effect, http.method.as_str()), (Some(Effect::Once), "POST"));
     assert_eq!(http.base_url, "https://api.telegram.org");
     assert_eq!(
@@ -63,12 +64,12 @@ fn built_in_tools_have_their_documented_endpoints_and_effects() {
         (post.effect, post.input_schema.as_ref().unwrap()["properties"]["content"]["maxLength"].as_u64()),
         (Some(Effect::Once), Some(280))
     );
-    assert!(post.http.is_none() && post.timeout_ms == Some(40_000), "it comes with the worker");
+    assert!(post.runner.is_none() && post.timeout_ms == Some(40_000), "it comes with the worker");
     let search = &tools["search_x"];
-    assert!(search.http.is_none() && search.effect == Some(Effect::Read));
+    assert!(search.runner.is_none() && search.effect == Some(Effect::Read));
 
     for name in ["search_atlasux_knowledge", "search_my_memories", "get_subscription_info", "get_team_members"] {
-        assert!(tools[name].http.is_none() && tools[name].effect == Some(Effect::Read), "{name}");
+        assert!(tools[name].runner.is_none() && tools[name].effect == Some(Effect::Read), "{name}");
     }
 }
 

@@ -7,6 +7,7 @@ use super::given;
 use crate::document::tree::Value;
 use crate::document::yaml;
 use crate::settings::read;
+use crate::tools::ToolRunner;
 use tickfleet_model::Priority;
 use tickfleet_model::retry::RetryDelays;
 
@@ -188,7 +189,7 @@ fn base_urls_and_private_hosts_read_the_environment() {
         .unwrap()
         .tools
         .tools;
-    let http = tools["send_telegram_message"].http.as_ref().unwrap();
+    let Some(ToolRunner::Http(http)) = &tools["send_telegram_message"].runner else { panic!("it is declared") };
     assert_eq!(http.base_url, "http://127.0.0.1:8081");
     assert_eq!(http.allow_private.iter().collect::<Vec<_>>(), ["10.0.0.0/8", "127.0.0.1:8081"]);
 }

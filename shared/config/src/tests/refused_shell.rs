@@ -1,4 +1,5 @@
 use super::{TestConfig, given};
+use crate::tools::ToolRunner;
 
 /// `lines` begin on line 7 of the file, in the section `shell:`.
 fn tool(lines: &str) -> TestConfig {
@@ -15,7 +16,7 @@ fn a_valid_shell_tool_is_accepted() {
                  /srv/data}]\n      tcp_ports: [443]\n      limits: {memory_bytes: 1GiB, wall_ms: 1000}\n      \
                  transient_exits: [75]\n      environment: {A_B: c}";
     let loaded = tool(lines).load().unwrap_or_else(|errors| panic!("{errors}"));
-    let def = loaded.tools.tools["call"].shell.as_ref().expect("it is declared");
+    let Some(ToolRunner::Shell(def)) = &loaded.tools.tools["call"].runner else { panic!("it is declared") };
     assert_eq!((def.limits.memory_bytes, def.limits.wall_ms, def.limits.cpu_ms), (Some(1 << 30), Some(1_000), None));
     assert!(def.tcp_ports.contains(&443) && def.transient_exits.contains(&75) && !def.paths[0].write);
 }

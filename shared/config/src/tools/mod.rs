@@ -30,9 +30,7 @@ pub struct ToolsFile {
     pub modules: BTreeMap<String, ModulesDef>,
 }
 
-/// Without `http`, `shell` and `local`, a declaration overrides fields of another tool of this name.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ToolDef {
     /// Default `tool_<name>`.
     pub id: Option<String>,
@@ -68,16 +66,25 @@ pub struct ToolDef {
     pub requires_approval: bool,
     #[serde(default)]
     pub approval: Option<ApprovalDemand>,
-    pub http: Option<HttpDef>,
-    pub shell: Option<ShellDef>,
-    pub local: Option<LocalDef>,
+    /// `None` if the declaration overrides fields of another tool of this name.
+    #[serde(flatten, deserialize_with = "runner")]
+    pub runner: Option<ToolRunner>,
 }
 
-impl ToolDef {
-    #[must_use]
-    pub const fn has_kind(&self) -> bool {
-        self.http.is_some() || self.shell.is_some() || self.local.is_some()
-    }
+/// What runs the calls. Each kind of declared tool is a variant. Approvals are bound to the whole variant.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToolRunner {
+    Http(HttpDef),
+    Shell(ShellDef),
+    Local(LocalDef),
+}
+
+/// Takes all fields that [`ToolDef`] does not name, and so rejects unknown fields.
+fn runner<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ToolRunner>, D::Error> {
+    let fields = serde_json::Map::deserialize(deserializer)?;
+    let runner = (!fields.is_empty()).then(|| serde_json::from_value(fields.into())).transpose();
+    runner.map_err(D::Error::custom)
 }
 
 /// The caller's process runs the calls.

@@ -15,10 +15,16 @@ use crate::tools::reconcile;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
 use crate::tools::shell;
 use crate::tools::templates::Arguments;
-use crate::tools::{LOCAL_LEASE_MS_DEFAULT, LocalDef, ToolDef, ToolRuntime, ToolsFile};
+use crate::tools::{LOCAL_LEASE_MS_DEFAULT, LocalDef, ToolDef, ToolRunner, ToolRuntime, ToolsFile};
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Durability, Effect, limits};
 
+type ReadRunner = fn(&Cursor<'_>, &Arguments, Option<Effect>) -> Option<ToolRunner>;
+const RUNNERS: [(&str, ReadRunner); 3] = [
+    ("http", |c, arguments, effect| http::read(c, arguments, effect == Some(Effect::Once)).map(ToolRunner::Http)),
+    ("shell", |c, arguments, _| shell::read(c, arguments).map(ToolRunner::Shell)),
+    ("local", |c, _, _| Some(ToolRunner::Local(local(c)))),
+];
 /// Longer work should be a task.
 pub(crate) const TIMEOUT_MS_MAX: i128 = 3_600_000;
 pub(crate) const EFFECTS: [(&str, Effect); 3] =
@@ -63,7 +69,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
         if let Some(first) = ids.get(&id) {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("a unique id (see {first})"));
         }
-        if def.has_kind() && sources.built_in_tools.contains(name) {
+        if def.runner.is_some() && sources.built_in_tools.contains(name) {
             errors.push(place, &cursor.path, "the name of a built-in tool", "another name for a fully declared tool");
         }
         ids.insert(id, place.clone());
@@ -94,7 +100,9 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
 fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
-    let overrides = overrides && ["http", "shell", "local"].iter().all(|kind| cursor.node.get(kind).is_none());
+    let runners = RUNNERS.map(|(kind, read)| s.optional(kind).map(|c| (c, read)));
+    let runners: Vec<_> = runners.into_iter().flatten().collect();
+    let overrides = overrides && runners.is_empty();
     let mut own = |field| if overrides { s.optional(field) } else { s.required(field) };
     let description = own("description").and_then(|c| c.some_text());
     let described = errors.len();
@@ -120,16 +128,15 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
         requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
         approval: s.optional("approval").map(|c| approval::demand(&c, asked)),
-        http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Some(Effect::Once))),
-        shell: s.optional("shell").and_then(|c| shell::read(&c, &arguments)),
-        local: s.optional("local").map(|c| local(&c)),
+        runner: runners.iter().filter_map(|(c, read)| read(c, &arguments, effect)).next_back(),
         input_schema,
     };
     s.close();
-    if [def.http.is_some(), def.shell.is_some(), def.local.is_some()].into_iter().filter(|kind| *kind).count() > 1 {
-        cursor.refuse("one of http, shell, local: what runs the tool");
+    if runners.len() > 1 {
+        cursor.refuse(format!("one of {}: what runs the tool", RUNNERS.map(|(kind, _)| kind).join(", ")));
     }
-    if def.local.is_some() && (def.cache.is_some() || def.durable.is_some() || def.timeout_ms.is_some()) {
+    let is_local = matches!(def.runner, Some(ToolRunner::Local(_)));
+    if is_local && (def.cache.is_some() || def.durable.is_some() || def.timeout_ms.is_some()) {
         cursor.refuse("no cache, durable or timeout_ms beside local: the caller's process runs the function");
     }
     def

@@ -54,7 +54,7 @@ fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
 
 /// The default effect counts only if the declaration defines how the tool runs.
 fn has_effect(tool: &ToolDef) -> bool {
-    tool.effect.map_or(tool.has_kind(), |effect| effect != Effect::Read)
+    tool.effect.map_or(tool.runner.is_some(), |effect| effect != Effect::Read)
 }
 
 /// `known` is `None` if further tools may exist.

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_config::tools::{ToolDef, ToolsFile};
+use tickfleet_config::tools::{ToolDef, ToolRunner, ToolsFile};
 use tickfleet_model::tool::{CACHE_TTL_MS_MAX, CachePer, EFFECT_WINDOW_MS_MAX, ReadCache};
 use tickfleet_model::version::{self, Selector};
 use tickfleet_model::{Durability, Effect, EffectKey, ToolSpec, limits};
@@ -343,8 +343,8 @@ fn typed_tool(
     let by_agent = tool.depends_on_agent();
     let (spec, handler) = tool.into_parts(timeout_default, environment);
     let made = match file.tools.get(&spec.name) {
-        Some(def) if def.has_kind() => {
-            return Err(RegistryError::new(spec.name, "declared with `http`, but a typed tool of this name exists"));
+        Some(def) if def.runner.is_some() => {
+            return Err(RegistryError::new(spec.name, "fully declared, but a typed tool of this name exists"));
         }
         Some(def) => merged(spec, def).and_then(|spec| RegisteredTool::new(spec, handler)),
         None => RegisteredTool::new(spec, handler),
@@ -438,63 +438,38 @@ fn declared(
         approval: def.approval.clone(),
         configured: true,
     };
-    if let Some(local) = &def.local {
-        let message = "This tool runs in the process that makes the call, and nowhere else.".into();
-        let tool = RegisteredTool::new(spec, Arc::new(NotConfigured { message }))?;
-        return Ok(RegisteredTool {
-            runs: runs(def),
-            local_lease: Some(Duration::from_millis(local.lease_ms)),
-            ..tool
-        });
+    let made = match &def.runner {
+        Some(ToolRunner::Http(http)) => kinds.http.make(http, &spec.input_schema, effect),
+        Some(ToolRunner::Shell(shell)) => kinds.shell.make(shell, &spec.input_schema, effect),
+        Some(ToolRunner::Local(_)) => {
+            let message = "This tool runs in the process that makes the call, and nowhere else.".into();
+            Ok(DeclaredHandler { handler: Arc::new(NotConfigured { message }), configured: true })
+        }
+        None => Ok(not_configured(name, "it has no configured handler")),
+    };
+    let made = match made {
+        Err(unset @ DeclarationError::UnsetVariable { .. }) => not_configured(name, unset),
+        made => made.map_err(|error| RegistryError::new(name, error))?,
+    };
+    spec.configured = made.configured;
+    let tool = RegisteredTool {
+        // References to secrets, never their values.
+        runs: format!("{:?}", def.runner),
+        ..RegisteredTool::new(spec, made.handler)?
+    };
+    match &def.runner {
+        // A shell command can read the calling agent's files, so its result depends on the agent.
+        Some(ToolRunner::Shell(_)) => tool.answering_by_agent(),
+        Some(ToolRunner::Local(local)) => {
+            Ok(RegisteredTool { local_lease: Some(Duration::from_millis(local.lease_ms)), ..tool })
+        }
+        Some(ToolRunner::Http(_)) | None => Ok(tool),
     }
-    let made = match (&def.http, &def.shell) {
-        (Some(http), _) => Some(kinds.http.make(http, &spec.input_schema, effect)),
-        (None, Some(shell)) => Some(kinds.shell.make(shell, &spec.input_schema, effect)),
-        (None, None) => None,
-    };
-    let missing = match made {
-        None => "it has no configured handler".to_owned(),
-        Some(made) => match made {
-            Ok(DeclaredHandler { handler, configured }) => {
-                spec.configured = configured;
-                let tool = RegisteredTool { runs: runs(def), ..RegisteredTool::new(spec, handler)? };
-                // A shell command can read the calling agent's files, so its result depends on the agent.
-                return if def.shell.is_some() { tool.answering_by_agent() } else { Ok(tool) };
-            }
-            Err(unset @ DeclarationError::UnsetVariable { .. }) => unset.to_string(),
-            Err(error) => return Err(RegistryError::new(name, error)),
-        },
-    };
-    spec.configured = false;
-    RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
 }
 
-/// Approvals are bound to this text. It contains references to secrets, never their values.
-fn runs(def: &ToolDef) -> String {
-    // Without `..`, the compiler reports this place when `ToolDef` gets a new field.
-    let ToolDef {
-        http,
-        shell,
-        local,
-        id: _,
-        display_name: _,
-        description: _,
-        input_schema: _,
-        output_schema: _,
-        category: _,
-        version: _,
-        effect: _,
-        effect_key: _,
-        cache: _,
-        reconcile: _,
-        durable: _,
-        timeout_ms: _,
-        required_capabilities: _,
-        required_features: _,
-        requires_approval: _,
-        approval: _,
-    } = def;
-    format!("{http:?} {shell:?} {local:?}")
+fn not_configured(tool: &str, missing: impl fmt::Display) -> DeclaredHandler {
+    let message = format!("The tool '{tool}' cannot run: {missing}.");
+    DeclaredHandler { handler: Arc::new(NotConfigured { message }), configured: false }
 }
 
 #[cfg(test)]
@@ -670,7 +645,7 @@ mod tests {
             "echo": {"description": "", "input_schema": schema, "http": http}
         }}));
         let starts = [
-            "tool 'echo': declared",
+            "tool 'echo': fully declared",
             "tool 'b': the id 'same'",
             "tool 'c d': a name",
             "tool 'e': the input schema",

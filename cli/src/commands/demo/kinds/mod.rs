@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use tickfleet_config::tools::ToolRunner;
 
 use super::day::Planned;
 use crate::setup::Setup;
@@ -49,7 +50,11 @@ impl Kinds {
         let offered = granted.filter(|name| setup.pools.as_ref().is_some_and(|pools| pools.offers(name)));
         let python = offered.map(|name| (name.clone(), Kind::Python));
         let declared = configuration.tools.tools.iter().filter_map(|(name, def)| {
-            let kind = def.http.as_ref().map(|_| Kind::Http).or(def.shell.as_ref().map(|_| Kind::Shell))?;
+            let kind = match def.runner.as_ref()? {
+                ToolRunner::Http(_) => Kind::Http,
+                ToolRunner::Shell(_) => Kind::Shell,
+                ToolRunner::Local(_) => return None,
+            };
             Some((name.clone(), kind))
         });
         let servers = configuration.mcp.servers.values();
