@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_config::TaskHandlerDef;
 use tickfleet_core::counters::{DeleteCounters, PruneCounter, expiring};
 use tickfleet_core::dead::ForgetHandled;
 use tickfleet_core::task::external::DropExternalQueue;
@@ -245,7 +244,7 @@ impl Janitor {
             let names = rest.and_then(|(tenant, agent)| Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?)));
             names.is_some_and(|(tenant, agent)| {
                 active.policy.look_up(&tenant, &agent).is_ok()
-                    && matches!(active.task_handlers.get(&agent), Some(TaskHandlerDef::External { .. }))
+                    && active.task_handlers.get(&agent).is_some_and(|handler| handler.external_lease().is_some())
             })
         };
         for (queue, _) in queues.iter().filter(|(queue, _)| !is_configured(queue)) {

@@ -39,6 +39,27 @@ pub enum TaskHandlerDef {
     },
 }
 
+impl TaskHandlerDef {
+    /// The lease of tasks that wait in a queue of their agent, until another runtime takes them. `None` if a worker
+    /// carries out the tasks.
+    #[must_use]
+    pub const fn external_lease(&self) -> Option<Duration> {
+        match self {
+            Self::External { lease } => Some(*lease),
+            Self::Typed(_) | Self::Http(_) | Self::Llm(_) => None,
+        }
+    }
+
+    /// True if tasks of this handler use tokens and money of models.
+    #[must_use]
+    pub const fn uses_models(&self) -> bool {
+        match self {
+            Self::Llm(_) => true,
+            Self::Typed(_) | Self::Http(_) | Self::External { .. } => false,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct HttpTaskDef {
     pub http: HttpDef,
@@ -117,36 +138,53 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
+/// Fields beside the kind.
+#[derive(Clone, Copy)]
+struct HttpOptions {
+    effect: Effect,
+    timeout: Option<Duration>,
+}
+
+type ReadHandler = fn(&Cursor<'_>, &AgentReferences<'_>, HttpOptions) -> Option<TaskHandlerDef>;
+const HANDLERS: [(&str, ReadHandler); 4] = [
+    ("typed", |c, known, _| typed(c, known.sources)),
+    (HTTP, |c, _, options| http_handler(c, options)),
+    ("llm", |c, known, _| llm_handler(c, known)),
+    ("external", |c, _, _| Some(external(c))),
+];
+const HTTP: &str = "http";
+
 fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
-    const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();
-    let typed = s.optional("typed").and_then(|c| typed(&c, known.sources));
-    let llm = s.optional("llm").and_then(|c| llm::read(&c, known.prompts, known.models, known.sources.schema_check));
-    let llm = llm.map(|llm| TaskHandlerDef::Llm(Box::new(llm)));
-    let http = s.optional("http");
-    let external = s.optional("external").map(|c| external(&c));
+    let handlers = HANDLERS.map(|(kind, read)| s.optional(kind).map(|c| (kind, c, read)));
+    let handlers: Vec<_> = handlers.into_iter().flatten().collect();
     let effect = s.optional("effect");
     let timeout = s.optional("timeout_ms");
-    if http.is_none() {
-        for beside in [&effect, &timeout].into_iter().flatten() {
-            beside.refuse("nothing here: only http handlers take it");
-        }
+    let beside: Vec<_> = [&effect, &timeout].into_iter().flatten().collect();
+    if handlers.iter().all(|(kind, ..)| *kind != HTTP) {
+        beside.iter().for_each(|field| field.refuse("nothing here: only http handlers take it"));
+    }
+    let before = cursor.errors.len();
+    s.close();
+    let has_unknown_field = cursor.errors.len() > before;
+    if handlers.len() > 1 || handlers.is_empty() && !has_unknown_field {
+        cursor.refuse(format!("exactly one of {}", HANDLERS.map(|(kind, _)| kind).join(", ")));
     }
     let effect = effect.and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
     let timeout = timeout.and_then(|c| c.integer(1, TIMEOUT_MS_MAX)).map(Duration::from_millis);
-    let http = http.and_then(|c| {
-        let arguments = Arguments::of_task(&TASK_ARGUMENTS, &TASK_ARGUMENTS_ALWAYS);
-        let http = http::read(&c, &arguments, effect == Effect::Once)?;
-        Some(TaskHandlerDef::Http(Box::new(HttpTaskDef { http, effect, timeout })))
-    });
-    s.close();
-    let count =
-        |known: &[&str]| cursor.node.entries().iter().filter(|entry| known.contains(&entry.key.as_str())).count();
-    let unknown = cursor.node.entries().len() > count(&KINDS) + count(&["effect", "timeout_ms"]);
-    if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
-        cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));
-    }
-    typed.or(http).or(llm).or(external)
+    let options = HttpOptions { effect, timeout };
+    handlers.iter().filter_map(|(_, c, read)| read(c, known, options)).next_back()
+}
+
+fn http_handler(cursor: &Cursor<'_>, HttpOptions { effect, timeout }: HttpOptions) -> Option<TaskHandlerDef> {
+    let arguments = Arguments::of_task(&TASK_ARGUMENTS, &TASK_ARGUMENTS_ALWAYS);
+    let http = http::read(cursor, &arguments, effect == Effect::Once)?;
+    Some(TaskHandlerDef::Http(Box::new(HttpTaskDef { http, effect, timeout })))
+}
+
+fn llm_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
+    let def = llm::read(cursor, known.prompts, known.models, known.sources.schema_check)?;
+    Some(TaskHandlerDef::Llm(Box::new(def)))
 }
 
 fn typed(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {

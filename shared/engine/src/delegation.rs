@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use crate::active_policy::ActivePolicy;
-use tickfleet_config::TaskHandlerDef;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::task::delegate::{Delegate, Source};
@@ -68,12 +67,12 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
     }
-    let (queue, external_lease_ms) = match handler {
-        TaskHandlerDef::External { lease } => {
+    let (queue, external_lease_ms) = match handler.external_lease() {
+        Some(lease) => {
             let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(60_000).max(1);
             (Queue::External(task.tenant.clone(), task.target.clone()), lease_ms)
         }
-        TaskHandlerDef::Typed(_) | TaskHandlerDef::Http(_) | TaskHandlerDef::Llm(_) => (Queue::Ready(task.priority), 0),
+        None => (Queue::Ready(task.priority), 0),
     };
     Ok(PlannedTask {
         tenant: task.tenant.clone(),

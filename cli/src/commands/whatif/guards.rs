@@ -64,7 +64,7 @@ impl Guards {
     fn budgets_of_models(&self, task: &RecordedCall, evaluation: &mut Evaluation) {
         let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
         let Some((tenant, agent)) = names else { return };
-        if !matches!(self.active.task_handlers.get(&agent), Some(TaskHandlerDef::Llm(_))) {
+        if !self.active.task_handlers.get(&agent).is_some_and(TaskHandlerDef::uses_models) {
             return;
         }
         let Ok((owner, policy)) = self.active.policy.look_up(&tenant, &agent) else { return };

@@ -269,8 +269,8 @@ fn an_agent_has_exactly_one_known_task_handler() {
          note; did you mean `note`?",
     );
     agents("agents:\n  ada: {task_handler: {script: gpt}}\n").assert_refused(
-        "agents.yaml:2:24: agents.ada.task_handler.script: found the unknown field `script`; expected one of typed, llm, \
-         http, external, effect, timeout_ms",
+        "agents.yaml:2:24: agents.ada.task_handler.script: found the unknown field `script`; expected one of typed, http, \
+         llm, external, effect, timeout_ms",
     );
     agents("agents:\n  ada: {task_handler: {external: {lease_ms: 10}}}\n").assert_refused(
         "agents.yaml:2:45: agents.ada.task_handler.external.lease_ms: found 10; expected a whole number from 1000 to \

@@ -100,9 +100,7 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
 fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
-    let runners = RUNNERS.map(|(kind, read)| s.optional(kind).map(|c| (c, read)));
-    let runners: Vec<_> = runners.into_iter().flatten().collect();
-    let overrides = overrides && runners.is_empty();
+    let overrides = overrides && RUNNERS.iter().all(|(kind, _)| cursor.node.get(kind).is_none());
     let mut own = |field| if overrides { s.optional(field) } else { s.required(field) };
     let description = own("description").and_then(|c| c.some_text());
     let described = errors.len();
@@ -111,7 +109,7 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
     let own_effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS));
     let effect = own_effect.or_else(|| (!overrides).then(Effect::default));
     let arguments = schema.map_or_else(Arguments::unknown, Arguments::of_schema);
-    let def = ToolDef {
+    let mut def = ToolDef {
         id: s.optional("id").and_then(|c| c.some_text()),
         display_name: s.optional("display_name").and_then(|c| c.some_text()),
         description,
@@ -128,13 +126,16 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
         requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
         approval: s.optional("approval").map(|c| approval::demand(&c, asked)),
-        runner: runners.iter().filter_map(|(c, read)| read(c, &arguments, effect)).next_back(),
+        runner: None,
         input_schema,
     };
+    let runners = RUNNERS.map(|(kind, read)| s.optional(kind).map(|c| read(&c, &arguments, effect)));
+    let runners: Vec<_> = runners.into_iter().flatten().collect();
     s.close();
     if runners.len() > 1 {
         cursor.refuse(format!("one of {}: what runs the tool", RUNNERS.map(|(kind, _)| kind).join(", ")));
     }
+    def.runner = runners.into_iter().flatten().next_back();
     let is_local = matches!(def.runner, Some(ToolRunner::Local(_)));
     if is_local && (def.cache.is_some() || def.durable.is_some() || def.timeout_ms.is_some()) {
         cursor.refuse("no cache, durable or timeout_ms beside local: the caller's process runs the function");
