@@ -22,6 +22,7 @@ from words import (
     either,
     fields,
     items,
+    listed,
     mapping,
     number,
     word,
@@ -114,6 +115,14 @@ REQUIRED_FEATURES = described("Features that the tenant's plan needs, all of the
 EFFECT_KEY = "Required arguments, as JSON pointers, that identify the effect of a `once` tool. Equal calls of a tenant share one outcome."
 EFFECT_WINDOW = described("Time after the first call ends during which equal calls share its outcome.", duration("1s", "31d"), default="24h")
 TOOL_TIMEOUT = "Time limit of one attempt in milliseconds. If missing, `worker.tool_timeout`."
+RUNNERS = {
+    "http": described("HTTP request that runs the tool.", HTTP),
+    "shell": described("Sandboxed command that runs the tool.", SHELL),
+    "local": described(
+        "The tool runs in the process of its caller, and the fleet decides about each call. Excludes `cache`, `durable` and `timeout_ms`.",
+        fields(lease_ms=described("Time that a process keeps a call without a heartbeat, in milliseconds.", number(1_000, 3_600_000), default=30_000)),
+    ),
+}
 TOOL = fields(
     description=described("Description that the model reads. Required, unless a Python or built-in tool of this name has one.", SOME_TEXT),
     input_schema=described("JSON Schema of the arguments. Required, unless a Python or built-in tool of this name has one.", SCHEMA),
@@ -157,15 +166,10 @@ TOOL = fields(
     required_features=REQUIRED_FEATURES,
     requires_approval=described("Whether a person must approve each call.", YES_OR_NO, default=False),
     approval=described("Whose approval each call needs. Implies `requires_approval`.", APPROVAL),
-    http=described("HTTP request that runs the tool.", HTTP),
-    shell=described("Sandboxed command that runs the tool.", SHELL),
-    local=described(
-        "The tool runs in the process of its caller, and the fleet decides about each call. Excludes `cache`, `durable` and `timeout_ms`.",
-        fields(lease_ms=described("Time that a process keeps a call without a heartbeat, in milliseconds.", number(1_000, 3_600_000), default=30_000)),
-    ),
+    **RUNNERS,
 ) | {
-    # Without `http`, `shell` and `local`, the section may only override fields of another tool of the same name.
-    "if": {"anyOf": [{"required": ["http"]}, {"required": ["shell"]}, {"required": ["local"]}]},
+    # Without a runner, the section may only override fields of another tool of the same name.
+    "if": {"anyOf": [{"required": [runner]} for runner in RUNNERS]},
     "then": {"required": ["description", "input_schema"]},
 }
 
@@ -251,6 +255,20 @@ FACT_CONDITIONS = items(
     minItems=1,
 )
 ROLES_OF_AGENT = "Roles of the agent. Permissions and limits can name them."
+HANDLERS = {
+    "typed": described("Name of a task handler that is compiled into the worker.", SOME_TEXT),
+    "llm": described("Model loop with the tools of the agent.", LLM),
+    "http": described(
+        "HTTP request for each task. Templates can use `{{task_id}}`, `{{tenant}}`, `{{agent}}`, `{{description}}`, `{{input}}`, `{{priority}}`,"
+        " `{{deadline}}` and `{{delegator}}`.",
+        HTTP,
+    ),
+    "external": described(
+        "A process outside the fleet that leases and finishes tasks.",
+        fields(lease_ms=described("Time that a task stays leased without a renewal, in milliseconds.", number(1_000, 3_600_000), default=60_000)),
+    ),
+}
+LIMIT_KEYS = ("tenant", "agent", "user", "session", "task", "tool", "category")
 FILES = {
     "tools": described(
         "Tools that are declared rather than compiled into a worker.",
@@ -274,21 +292,11 @@ FILES = {
                         calls_per_tick=described("Calls per tick. Overrides `caps.max_calls_per_tick`.", number(1)),
                         max_actions_per_day=described("Calls per day. Overrides `caps.max_actions_per_day`.", number(0, U32)),
                         task_handler=described(
-                            "Runs the tasks that are delegated to the agent: exactly one of `typed`, `llm`, `http` and `external`. Without it, no task can be delegated.",
+                            f"Runs the tasks that are delegated to the agent: exactly one of {listed(HANDLERS, 'and')}. Without it, no task can be delegated.",
                             fields(
-                                typed=described("Name of a task handler that is compiled into the worker.", SOME_TEXT),
-                                llm=described("Model loop with the tools of the agent.", LLM),
-                                http=described(
-                                    "HTTP request for each task. Templates can use `{{task_id}}`, `{{tenant}}`, `{{agent}}`, `{{description}}`, `{{input}}`, `{{priority}}`,"
-                                    " `{{deadline}}` and `{{delegator}}`.",
-                                    HTTP,
-                                ),
+                                **HANDLERS,
                                 effect=described("Effect of sending one task twice, for `http`.", EFFECT, default="once"),
                                 timeout_ms=described("Time limit of one attempt in milliseconds, for `http`. If missing, `worker.tool_timeout`.", TIMEOUT_MS),
-                                external=described(
-                                    "A process outside the fleet that leases and finishes tasks.",
-                                    fields(lease_ms=described("Time that a task stays leased without a renewal, in milliseconds.", number(1_000, 3_600_000), default=60_000)),
-                                ),
                             ),
                         ),
                     )
@@ -397,9 +405,9 @@ FILES = {
                             ),
                         ),
                         per=described(
-                            "Keys that have a counter of their own: `tenant`, `agent`, `user`, `session`, `task`, `tool`, `category` or `argument:<JSON pointer>`."
+                            f"Keys that have a counter of their own: {listed([*LIMIT_KEYS, 'argument:<JSON pointer>'])}."
                             " If missing, one counter for the fleet.",
-                            items({"type": "string", "pattern": "^(tenant|agent|user|session|task|tool|category|argument:/.*)$"}),
+                            items({"type": "string", "pattern": f"^({'|'.join(LIMIT_KEYS)}|argument:/.*)$"}),
                         ),
                         max=described("Calls per window.", number(0, U32)),
                         concurrent=described(

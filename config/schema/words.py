@@ -28,6 +28,12 @@ def either(*schemas):
     return {"anyOf": list(schemas)}
 
 
+def listed(names, between="or"):
+    """Returns the names in backticks, as in `a`, `b` or `c`."""
+    *first, last = [f"`{name}`" for name in names]
+    return f"{', '.join(first)} {between} {last}"
+
+
 def described(text, schema, default=None):
     """Adds a description and a default to the schema of a field."""
     return schema | {"description": text} | ({} if default is None else {"default": default})
