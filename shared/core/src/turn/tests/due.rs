@@ -77,11 +77,15 @@ fn a_due_timer_with_a_stale_view_decides_again() {
     let name = named("t1");
     let due = Due { name: &name, render: &Texts, sections: &[], bounds: &Bounds::default() };
 
-    let mut trial = Trial::at(1_000_000);
-    trial.dispatch(&name, admitted(1));
-    let mut view = stale(&trial);
-    trial.slices(&keys::ready(Priority::Normal), "w1", 1);
-    assert!(matches!(trial.run_with(&due, &mut view), DueResult::Later(_)), "its holder ends it");
+    let held = || {
+        let mut trial = Trial::at(1_000_000);
+        trial.dispatch(&name, admitted(1));
+        let mut view = stale(&trial);
+        trial.slices(&keys::ready(Priority::Normal), "w1", 1);
+        trial.run_with(&due, &mut view)
+    };
+    assert!(matches!(held(), DueResult::Later(_)), "its holder ends it");
+    assert_eq!(mutants::with("expire_guards_that_nobody_has_read", held), DueResult::Ended);
 
     let lost = || {
         let mut trial = Trial::at(NOW);

@@ -44,9 +44,14 @@ fn a_begun_call_keeps_its_permits_while_it_waits() {
 
 #[test]
 fn a_wait_for_an_ended_child_or_a_changed_claim_is_due_at_once() {
-    let (mut trial, slice) = held(admitted(1));
-    trial.put(&named("t2").finished(), &Cancellation { reason: String::new(), admitted_ms: None });
-    assert_eq!(park(&mut trial, &slice, &wait(child(), true), false), ParkResult::Until(NOW));
+    let ended = || {
+        let (mut trial, slice) = held(admitted(1));
+        trial.put(&named("t2").finished(), &Cancellation { reason: String::new(), admitted_ms: None });
+        park(&mut trial, &slice, &wait(child(), true), false)
+    };
+    assert_eq!(ended(), ParkResult::Until(NOW));
+    let lost = ParkResult::Until(NOW + 60_000);
+    assert_eq!(mutants::with("park_guards_what_it_waits_for", ended), lost, "the wake-up is lost");
 
     let (mut trial, slice) = held(admitted(1));
     let claim = crate::RecordKey::new("claim:1");
