@@ -1,10 +1,8 @@
-//! Submit, admit, release and reject on the store in memory, with schedulers that have stale views.
+//! Submit, admit, release and reject on the store in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "intake/fleet.rs"]
 mod fleet;
-#[path = "intake/games.rs"]
-mod games;
 #[path = "intake/outcomes.rs"]
 mod outcomes;
 

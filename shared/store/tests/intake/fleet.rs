@@ -1,28 +1,27 @@
-//! A small fleet on the store in memory: producers, two schedulers with views that may be stale, and a worker.
+//! A small fleet on the store in memory: producers, a scheduler and a worker.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tickfleet_core::bounds::Bounds;
-use tickfleet_core::keys::{self, TurnName, limits};
+use tickfleet_core::keys::{self, TurnName};
 use tickfleet_core::recovery::inbound::TakenInbound;
-use tickfleet_core::turn::admit::{Admit, AdmitResult, place_of};
+use tickfleet_core::turn::admit::{Admit, AdmitResult};
 use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{EndedCall, Render, RenderedCall, ReplyFrame};
-use tickfleet_core::turn::limit::{Debit, Generations, LimitDecision, Policy, ResolvedCaps, ResolvedLimit};
+use tickfleet_core::turn::limit::{Debit, Generations, LimitDecision, Policy, ResolvedCaps, ResolvedLimit, WindowKind};
 use tickfleet_core::turn::release::{QueueHead, Rearm, Release, ReleaseResult};
 use tickfleet_core::turn::state::{EndReason, Finished};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
-use tickfleet_core::turn::{Due, Head, Note, Park, ParkReason, Settle, Slice, State, Turn, WaitReason};
+use tickfleet_core::turn::{Head, Note, Settle, Slice, Turn};
 use tickfleet_core::{
-    CounterKey, CounterState, Decision, EntryId, Query, Record, RecordKey, SetKey, StreamKey, Transaction, Value, View,
-    Write,
+    CounterKey, CounterState, Decision, EntryId, Query, Record, RecordKey, SetKey, StreamKey, Transaction, Value, Write,
 };
 use tickfleet_model::day::Tz;
+use tickfleet_model::limit::{LimitMode, OnReach};
 use tickfleet_model::{Call, Caps, DayCapAction, InboxName, Priority, TenantId, TurnId};
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions, MemoryStore};
-use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, Versions, run_with};
+use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, Versions, run};
 
 pub const BEGIN_MS: i64 = 1_000_000_000;
 pub const TICK_MS: i64 = 5_000;
@@ -55,7 +54,7 @@ impl Policy for Table {
         }
         let mut debits = ResolvedCaps::new(&self.caps, Tz::UTC).debits(&name.tenant, &head.agent, 0, calls.len());
         for resolved in &self.resolved_limits {
-            let held = resolved.window == tickfleet_core::turn::limit::WindowKind::Concurrency;
+            let held = resolved.window == WindowKind::Concurrency;
             let mut has_permit = false;
             let amount = |call: &Call| {
                 let counts = call.tool == *resolved.name && !(held && has_permit);
@@ -90,13 +89,6 @@ impl Render for TestRenderer {
     }
 }
 
-#[derive(Debug, Clone)]
-pub struct Dispatched {
-    pub name: TurnName,
-    pub calls: usize,
-    pub at_ms: i64,
-}
-
 pub struct Fleet {
     pub clock: Arc<ManualClock>,
     pub store: MemoryStore,
@@ -106,10 +98,7 @@ pub struct Fleet {
     pub taken_epoch: Option<u64>,
     pub bounds: Bounds,
     pub table: Arc<Table>,
-    /// The counters as each scheduler last read them.
-    pub beliefs: [Vec<(CounterKey, CounterState)>; 2],
-    pub dispatched: Vec<Dispatched>,
-    pub agents: HashMap<TurnName, String>,
+    pub dispatched: Vec<TurnName>,
 }
 
 pub fn turn_name(turn: &str) -> TurnName {
@@ -142,38 +131,18 @@ impl Fleet {
             taken_epoch: None,
             bounds: Bounds::default(),
             table: Arc::new(table),
-            beliefs: [Vec::new(), Vec::new()],
             dispatched: Vec::new(),
-            agents: HashMap::new(),
         }
     }
 
-    /// With `by`, uses the last known counters of that scheduler, which may be stale.
-    pub async fn run<D: Decision>(&mut self, by: Option<usize>, decisions: &[D]) -> Vec<(D::Output, i64)> {
-        self.try_run(by, decisions).await.into_iter().map(Result::unwrap).collect()
+    pub async fn run<D: Decision>(&mut self, decisions: &[D]) -> Vec<D::Output> {
+        self.try_run(decisions).await.into_iter().map(Result::unwrap).collect()
     }
 
-    pub async fn try_run<D: Decision>(
-        &mut self,
-        by: Option<usize>,
-        decisions: &[D],
-    ) -> Vec<Result<(D::Output, i64), RunError>> {
-        let mut view = View::default();
-        for (counter, state) in by.iter().flat_map(|by| &self.beliefs[*by]) {
-            view.insert(Query::Counter(counter.clone()), Value::Counter(Some(*state)));
-        }
-        let (shard, receipts) = run_with(&self.store, &self.versions, self.shard, &mut view, decisions).await.unwrap();
+    pub async fn try_run<D: Decision>(&mut self, decisions: &[D]) -> Vec<Result<D::Output, RunError>> {
+        let (shard, receipts) = run(&self.store, &self.versions, self.shard, decisions).await.unwrap();
         self.shard = shard;
-        if let Some(by) = by {
-            let of_agents = ["kelly", "robin"].map(|agent| CounterKey::new(limits::TICK, format!("acme:{agent}")));
-            let of_rows = self.table.resolved_limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
-            let counters = of_agents.into_iter().chain(of_rows);
-            self.beliefs[by] = counters.filter_map(|key| Some((key.clone(), view.counter(&key)?))).collect();
-        }
-        let answer = |receipt: Result<tickfleet_core::Receipt<D::Output>, RunError>| {
-            receipt.map(|receipt| (receipt.result, receipt.committed.map_or(shard.now_ms, |commit| commit.now_ms)))
-        };
-        receipts.into_iter().map(answer).collect()
+        receipts.into_iter().map(|receipt| receipt.map(|receipt| receipt.result)).collect()
     }
 
     pub async fn submit(&mut self, given: Option<(&str, &str)>, payload: &str) -> Submitted {
@@ -186,96 +155,80 @@ impl Fleet {
             payload: Bytes::from(payload.to_owned()),
             bounds: &bounds,
         };
-        self.run(None, &[submit]).await.remove(0).0
+        self.run(&[submit]).await.remove(0)
     }
 
-    pub async fn take(&mut self, by: usize, count: usize) -> Vec<EntryId> {
-        let take = TakeRequest { consumer: format!("s{by}").into(), queues: vec![keys::turns()], count, wait_ms: 0 };
+    pub async fn take(&mut self, count: usize) -> Vec<EntryId> {
+        let take = TakeRequest { consumer: "s".into(), queues: vec![keys::turns()], count, wait_ms: 0 };
         self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
     }
 
-    pub async fn admit(&mut self, by: usize, turns: &[(EntryId, Head, Vec<Call>)]) -> Vec<AdmitResult> {
-        self.admit_as(by, turns, None).await
+    pub async fn admit(&mut self, turn: &(EntryId, Head, Vec<Call>)) -> AdmitResult {
+        self.admit_as(turn, None).await
     }
 
     pub async fn admit_as(
         &mut self,
-        by: usize,
-        turns: &[(EntryId, Head, Vec<Call>)],
+        (entry, head, calls): &(EntryId, Head, Vec<Call>),
         given: Option<&str>,
-    ) -> Vec<AdmitResult> {
+    ) -> AdmitResult {
         let bounds = self.bounds.clone();
         let table = Arc::clone(&self.table);
-        let admit = |(entry, head, calls): &'_ (EntryId, Head, Vec<Call>)| (entry.clone(), head.clone(), calls.clone());
-        let turns: Vec<(EntryId, Head, Vec<Call>)> = turns.iter().map(admit).collect();
         let epoch = match self.taken_epoch {
             Some(epoch) => epoch,
             None => self.store.shard().await.unwrap().epoch,
         };
-        let admit = |of: &'_ usize| {
-            let (entry, head, calls) = &turns[*of];
-            Admit {
-                entry: TakenInbound { id: entry.clone(), epoch },
-                origin: entry.clone(),
-                name: given.map_or_else(|| turn_name(&format!("t{entry}")), turn_name),
-                given: given.is_some(),
-                head: head.clone(),
-                priority: Priority::Normal,
-                calls,
-                policy: &*table,
-                render: &TestRenderer,
-                bounds: &bounds,
-            }
+        let name = given.map_or_else(|| turn_name(&format!("t{entry}")), turn_name);
+        let admit = Admit {
+            entry: TakenInbound { id: entry.clone(), epoch },
+            origin: entry.clone(),
+            name: name.clone(),
+            given: given.is_some(),
+            head: head.clone(),
+            priority: Priority::Normal,
+            calls,
+            policy: &*table,
+            render: &TestRenderer,
+            bounds: &bounds,
         };
-        let decisions: Vec<Admit<'_>> = (0..turns.len()).collect::<Vec<_>>().iter().map(admit).collect();
-        let results = self.run(Some(by), &decisions).await;
-        for (decision, (admitted, at_ms)) in decisions.iter().zip(&results) {
-            self.agents.insert(decision.name.clone(), decision.head.agent.to_string());
-            if let AdmitResult::Advanced(AdvanceResult::Dispatched { calls, resumed: false }) = admitted {
-                self.dispatched.push(Dispatched { name: decision.name.clone(), calls: *calls, at_ms: *at_ms });
-            }
+        let admitted = self.run(&[admit]).await.remove(0);
+        if let AdmitResult::Advanced(AdvanceResult::Dispatched { resumed: false, .. }) = admitted {
+            self.dispatched.push(name);
         }
-        results.into_iter().map(|(admitted, _)| admitted).collect()
+        admitted
     }
 
     /// Outcomes are in the order of the turns.
-    pub async fn release(&mut self, by: usize) -> Vec<(TurnName, ReleaseResult)> {
+    pub async fn release(&mut self) -> Vec<(TurnName, ReleaseResult)> {
         let mut all = Vec::new();
         self.shard = self.store.shard().await.unwrap();
         let upto = u64::try_from(self.shard.now_ms).unwrap();
         for name in self.members(keys::timers(), Some(upto)).await {
             let counter = name.strip_prefix("throttle:").and_then(|name| name.split_once('@'));
             if let Some((limit, counter)) = counter {
-                all.extend(self.release_queue(by, &CounterKey::new(limit, counter)).await);
+                all.extend(self.release_queue(&CounterKey::new(limit, counter)).await);
             }
         }
         all
     }
 
-    async fn release_queue(&mut self, by: usize, counter: &CounterKey) -> Vec<(TurnName, ReleaseResult)> {
+    async fn release_queue(&mut self, counter: &CounterKey) -> Vec<(TurnName, ReleaseResult)> {
         let bounds = self.bounds.clone();
         let table = Arc::clone(&self.table);
         let mut all = Vec::new();
         loop {
-            let head = self.run(Some(by), &[Rearm { counter: counter.clone() }]).await.remove(0).0;
+            let head = self.run(&[Rearm { counter: counter.clone() }]).await.remove(0);
             let QueueHead::Turns(turns) = head else { return all };
-            let release = |name: &TurnName| Release {
-                counter: counter.clone(),
-                name: name.clone(),
-                policy: &*table,
-                render: &TestRenderer,
-                sections: &[],
-                bounds: &bounds,
-            };
+            let release = |name: &TurnName| release(counter, name, &table, &bounds);
             let decisions: Vec<Release<'_>> = turns.iter().map(release).collect();
-            let results = self.run(Some(by), &decisions).await;
-            for (name, (released, at_ms)) in turns.iter().zip(&results) {
-                if let ReleaseResult::Advanced(AdvanceResult::Dispatched { calls, resumed: false }) = released {
-                    self.dispatched.push(Dispatched { name: name.clone(), calls: *calls, at_ms: *at_ms });
+            let results = self.run(&decisions).await;
+            for (name, released) in turns.iter().zip(&results) {
+                if let ReleaseResult::Advanced(AdvanceResult::Dispatched { resumed: false, .. }) = released {
+                    self.dispatched.push(name.clone());
                 }
             }
-            let has_left_queue = results.iter().any(|(released, _)| released.has_left_queue());
-            all.extend(turns.into_iter().zip(results.into_iter().map(|(released, _)| released)));
+            let has_left_queue = results.iter().any(ReleaseResult::has_left_queue);
+            all.extend(turns.into_iter().zip(results));
             if !has_left_queue {
                 return all;
             }
@@ -297,31 +250,7 @@ impl Fleet {
             let frame = &frame;
             let bounds = &bounds;
             let settle = Settle { slice, results, frame, sections: &[], reason: None, canceled: None, bounds };
-            self.run(None, &[settle]).await;
-        }
-    }
-
-    /// Lets each taken slice wait for an approval. The slice then returns its permits.
-    pub async fn park(&mut self, most_ms: i64) {
-        let queues = Priority::ALL.map(keys::ready).to_vec();
-        let take = TakeRequest { consumer: "w".into(), queues, count: 1, wait_ms: 0 };
-        for taken in self.store.take(&take).await.unwrap() {
-            let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
-            let reason = WaitReason::Approval { approval: "a".into() };
-            let reason = ParkReason::Wait { reason, most_ms, has_begun: false, cause: String::new() };
-            let park =
-                Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
-            self.run(None, &[park]).await;
-        }
-    }
-
-    pub async fn fire(&mut self) {
-        self.shard = self.store.shard().await.unwrap();
-        let upto = u64::try_from(self.shard.now_ms).unwrap();
-        let timers = self.members(keys::timers(), Some(upto)).await;
-        for name in timers.iter().filter_map(|timer| TurnName::parse(timer.strip_prefix("turn:")?)) {
-            let bounds = self.bounds.clone();
-            self.run(None, &[Due { name: &name, render: &TestRenderer, sections: &[], bounds: &bounds }]).await;
+            self.run(&[settle]).await;
         }
     }
 
@@ -370,42 +299,6 @@ impl Fleet {
         transaction.writes = writes;
         self.store.commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
     }
-
-    /// A turn is only in the throttle queue of its state, and has the matching timers. A turn without a record must be
-    /// finished.
-    pub async fn check_place(&self, name: &TurnName) {
-        let counters = [
-            CounterKey::new(limits::TICK, "acme:kelly"),
-            CounterKey::new(limits::TICK, "acme:robin"),
-            CounterKey::new(limits::DAY, "acme:kelly"),
-            CounterKey::new(limits::IN_FLIGHT, "acme"),
-        ];
-        let resolved_limits = self.table.resolved_limits.iter().map(|resolved| CounterKey::new(&resolved.name, "all"));
-        let mut queues = Vec::new();
-        for counter in counters.into_iter().chain(resolved_limits) {
-            let members = self.members(keys::throttle_queue(&counter), None).await;
-            if members.contains(&name.to_string()) {
-                queues.push(counter);
-            }
-        }
-        let timers = self.members(keys::timers(), None).await;
-        match self.turn(name).await.map(|turn| turn.state) {
-            Some(State::Throttled { counter, .. }) => {
-                assert_eq!(queues, std::slice::from_ref(&counter), "{name}");
-                assert!(timers.contains(&keys::throttle_timer(&counter)), "{name}: no timer of {counter:?}");
-                assert!(timers.contains(&name.timer()), "{name}: no timer of its own");
-            }
-            Some(State::Ready { .. } | State::Waiting { .. }) => {
-                assert_eq!(queues, [], "{name}");
-                assert!(timers.contains(&name.timer()), "{name}: no timer of its own");
-            }
-            Some(state) => panic!("{name}: {state:?}"),
-            None => {
-                assert_eq!(queues, [], "{name}");
-                assert!(self.finished(name).await.is_some(), "{name} is nowhere");
-            }
-        }
-    }
 }
 
 /// A stamp has the counters after the debits. The usage of each limit in the last note is within its bound.
@@ -420,14 +313,18 @@ fn check_stamp(slice: &Slice) {
     }
 }
 
+pub fn release<'a>(counter: &CounterKey, name: &TurnName, table: &'a Table, bounds: &'a Bounds) -> Release<'a> {
+    let (counter, name) = (counter.clone(), name.clone());
+    Release { counter, name, policy: table, render: &TestRenderer, sections: &[], bounds }
+}
+
+pub fn resolved(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Arc<ResolvedLimit> {
+    Arc::new(ResolvedLimit { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: 100 })
+}
+
 pub fn ended(admitted: &AdmitResult) -> Option<&EndReason> {
     match admitted {
         AdmitResult::Advanced(AdvanceResult::Ended { reason }) => reason.as_ref(),
         _ => None,
     }
-}
-
-/// The turn's name must be derived from the turn's entry.
-pub fn place(name: &TurnName) -> u64 {
-    place_of(&EntryId::new(name.turn.as_str().trim_start_matches('t')))
 }

@@ -13,20 +13,18 @@ use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{RenderedCall, return_permits};
 use tickfleet_core::turn::limit::{Generations, LimitDecision, WindowKind};
 use tickfleet_core::turn::reject::{Reject, Rejected, RejectedTenant};
-use tickfleet_core::turn::release::{Discard, QueueHead, Rearm, Release, ReleaseResult};
+use tickfleet_core::turn::release::{QueueHead, Rearm, ReleaseResult};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::submit::{Inbound, Submitted};
 use tickfleet_core::turn::throttle::throttle;
 use tickfleet_core::turn::{Cancellation, Head, State, Turn};
 use tickfleet_core::{CounterKey, EntryId, Query, Record, RecordKey, StreamKey, Transaction, View, Write};
-use tickfleet_model::day::Tz;
-use tickfleet_model::limit::{LimitMode, OnReach};
-use tickfleet_model::{Call, DayCapAction, InboxName, RejectionCode, TenantId};
+use tickfleet_model::limit::OnReach;
+use tickfleet_model::{Call, InboxName, RejectionCode, TenantId};
 use tickfleet_store::seam::{Store, run_with};
 
 use crate::block_on;
-use crate::fleet::{BEGIN_MS, Fleet, TICK_MS, Table, TestRenderer, call, ended, head, turn_name};
-use crate::games::resolved;
+use crate::fleet::{BEGIN_MS, Fleet, TICK_MS, Table, call, ended, head, release, resolved, turn_name};
 
 const LATER_MS: i64 = BEGIN_MS + 1_000_000_000;
 const FIXED: WindowKind = WindowKind::Fixed { length_ms: 60_000 };
@@ -39,15 +37,19 @@ fn others(calls: usize) -> Vec<Call> {
     vec![call("other", ""); calls]
 }
 
+fn tick_of_kelly() -> CounterKey {
+    CounterKey::new(limits::TICK, "acme:kelly")
+}
+
 async fn inbound(fleet: &mut Fleet) -> EntryId {
     assert_eq!(fleet.submit(None, "{}").await, Submitted::Accepted);
-    fleet.take(0, 1).await.remove(0)
+    fleet.take(1).await.remove(0)
 }
 
 async fn arrive(fleet: &mut Fleet, head: Head, calls: Vec<Call>) -> (tickfleet_core::keys::TurnName, AdmitResult) {
     let entry = inbound(fleet).await;
     let name = turn_name(&format!("t{entry}"));
-    (name, fleet.admit(0, &[(entry, head, calls)]).await.remove(0))
+    (name, fleet.admit(&(entry, head, calls)).await)
 }
 
 fn dispatched(calls: usize) -> AdmitResult {
@@ -74,8 +76,8 @@ fn an_accepted_id_is_never_refused() {
         assert_eq!(fleet.submit(Some(("a", "d")), "{}").await, Submitted::Duplicate, "although the stream is full");
         assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Conflict);
         assert_eq!(fleet.submit(Some(("b", "d")), "{}").await, Submitted::QueueFull);
-        let entry = fleet.take(0, 1).await.remove(0);
-        assert_eq!(fleet.admit_as(0, &[(entry, kelly(), others(1))], Some("a")).await, [dispatched(1)]);
+        let entry = fleet.take(1).await.remove(0);
+        assert_eq!(fleet.admit_as(&(entry, kelly(), others(1)), Some("a")).await, dispatched(1));
         assert_eq!(fleet.submit(Some(("a", "d")), "{}").await, Submitted::Duplicate);
         fleet.work(1).await;
         assert_eq!(fleet.submit(Some(("a", "d")), "{}").await, Submitted::Duplicate);
@@ -104,10 +106,10 @@ fn an_entry_fences_a_slow_scheduler() {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
         let turn = (entry, kelly(), others(1));
-        assert_eq!(fleet.admit(0, std::slice::from_ref(&turn)).await, [dispatched(1)]);
-        assert_eq!(fleet.admit(1, std::slice::from_ref(&turn)).await, [AdmitResult::Refused(RejectionCode::Conflict)]);
+        assert_eq!(fleet.admit(&turn).await, dispatched(1));
+        assert_eq!(fleet.admit(&turn).await, AdmitResult::Refused(RejectionCode::Conflict));
         fleet.work(1).await;
-        assert_eq!(fleet.admit(1, &[turn]).await, [AdmitResult::NotHeld]);
+        assert_eq!(fleet.admit(&turn).await, AdmitResult::NotHeld);
     });
 }
 
@@ -116,13 +118,13 @@ fn a_second_message_under_an_id_is_a_duplicate_or_a_conflict() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let first = inbound(&mut fleet).await;
-        assert_eq!(fleet.admit_as(0, &[(first, kelly(), others(1))], Some("a")).await, [dispatched(1)]);
+        assert_eq!(fleet.admit_as(&(first, kelly(), others(1)), Some("a")).await, dispatched(1));
         let second = inbound(&mut fleet).await;
-        assert_eq!(fleet.admit_as(0, &[(second, kelly(), others(1))], Some("a")).await, [AdmitResult::Duplicate]);
+        assert_eq!(fleet.admit_as(&(second, kelly(), others(1)), Some("a")).await, AdmitResult::Duplicate);
         let third = inbound(&mut fleet).await;
         let other = Head { digest: "other".into(), ..kelly() };
-        let admitted = fleet.admit_as(0, &[(third, other, others(1))], Some("a")).await;
-        assert_eq!(admitted, [AdmitResult::Refused(RejectionCode::Conflict)]);
+        let admitted = fleet.admit_as(&(third, other, others(1)), Some("a")).await;
+        assert_eq!(admitted, AdmitResult::Refused(RejectionCode::Conflict));
         let backlog = fleet.store.backlog(&keys::turns()).await.unwrap();
         assert_eq!((backlog.waiting, backlog.held), (0, 1), "the conflict alone is to be rejected");
     });
@@ -136,7 +138,7 @@ fn a_turn_canceled_before_arrival_ends_at_once() {
         let name = turn_name(&format!("t{entry}"));
         let cancel = Cancellation { reason: "no longer needed".into(), admitted_ms: None };
         fleet.write(vec![Write::Put { key: name.cancellation(), content: cancel.encode(), ttl_ms: None }]).await;
-        let admitted = fleet.admit(0, &[(entry, kelly(), others(2))]).await.remove(0);
+        let admitted = fleet.admit(&(entry, kelly(), others(2))).await;
         assert_eq!(ended(&admitted), Some(&EndReason::Canceled));
         let finished = fleet.finished(&name).await.unwrap();
         assert_eq!(finished.canceled.as_deref(), Some("no longer needed"));
@@ -154,7 +156,7 @@ fn an_expired_turn_ends_at_once() {
         // The scheduler's view is from before the deadline.
         fleet.clock.step(20);
         let turn = (entry, head("kelly", BEGIN_MS + 10), others(1));
-        let admitted = fleet.admit(0, &[turn]).await.remove(0);
+        let admitted = fleet.admit(&turn).await;
         assert_eq!(ended(&admitted), Some(&EndReason::Expired));
     });
 }
@@ -168,7 +170,7 @@ fn an_expired_turn_ends_one_lease_after_a_restart() {
         // The scheduler's view is from before the restart.
         fleet.store.restart().await.unwrap();
         let turn = (entry.clone(), head("kelly", BEGIN_MS), others(1));
-        let admitted = fleet.admit(0, &[turn]).await.remove(0);
+        let admitted = fleet.admit(&turn).await;
         assert_eq!(ended(&admitted), Some(&EndReason::Expired));
         let turn = fleet.turn(&turn_name(&format!("t{entry}"))).await.map(|turn| turn.state);
         let due_ms = BEGIN_MS + 1 + fleet.bounds.lease_ms;
@@ -186,12 +188,12 @@ fn no_call_is_refused_within_the_lease_after_a_restart() {
         fleet.clock.step(1);
         fleet.store.restart().await.unwrap();
         let turn = (entry.clone(), kelly(), vec![call("pay", "much"), call("other", "")]);
-        let admitted = fleet.admit(0, &[turn]).await.remove(0);
+        let admitted = fleet.admit(&turn).await;
         assert_eq!(waits_for(&admitted), "pay");
         let name = turn_name(&format!("t{entry}"));
         assert_eq!(fleet.turn(&name).await.map(|turn| turn.position), Some(0), "a worker may report that it ran");
         fleet.clock.step(fleet.bounds.lease_ms);
-        fleet.release(0).await;
+        fleet.release().await;
         assert_eq!(fleet.turn(&name).await.map(|turn| turn.position), Some(1));
         assert_eq!(fleet.dispatched.len(), 1, "the second call");
     });
@@ -209,12 +211,12 @@ fn a_restart_blocks_the_current_tick_and_permits_for_a_lease() {
         let (_, admitted) = arrive(&mut fleet, kelly(), others(1)).await;
         assert_eq!(waits_for(&admitted), limits::TICK);
         fleet.clock.step(TICK_MS);
-        fleet.release(0).await;
+        fleet.release().await;
         assert_eq!(fleet.dispatched.len(), 2, "the next tick is open");
         let (_, admitted) = arrive(&mut fleet, head("robin", LATER_MS), vec![call("browse", "")]).await;
         assert_eq!(waits_for(&admitted), "browse");
         fleet.clock.step(fleet.bounds.lease_ms);
-        fleet.release(0).await;
+        fleet.release().await;
         assert_eq!(fleet.dispatched.len(), 3);
     });
 }
@@ -257,74 +259,12 @@ fn a_release_from_a_stale_record_repeats_no_calls() {
             stale.insert(query.clone(), fleet.query(query).await);
         }
         fleet.clock.step(TICK_MS);
-        fleet.release(0).await;
+        fleet.release().await;
         fleet.work(1).await;
         fleet.clock.step(TICK_MS);
-        let bounds = fleet.bounds.clone();
-        let table = Arc::clone(&fleet.table);
-        let counter = CounterKey::new(limits::TICK, "acme:kelly");
-        let release = Release {
-            counter,
-            name: name.clone(),
-            policy: &*table,
-            render: &TestRenderer,
-            sections: &[],
-            bounds: &bounds,
-        };
+        let release = release(&tick_of_kelly(), &name, &fleet.table, &fleet.bounds);
         run_with(&fleet.store, &fleet.versions, fleet.shard, &mut stale, &[release]).await.unwrap();
         assert_eq!(fleet.turn(&name).await.unwrap().position, 4);
-    });
-}
-
-#[test]
-fn a_turn_without_calls_ends_at_once() {
-    block_on(async {
-        let mut fleet = Fleet::new(Table::new(10, 100)).await;
-        let (name, admitted) = arrive(&mut fleet, head("kelly", 0), Vec::new()).await;
-        assert_eq!(admitted, AdmitResult::Advanced(AdvanceResult::Ended { reason: None }));
-        assert!(reply(&fleet, &name).await.ends_with("\"results\":[]}"));
-    });
-}
-
-#[test]
-fn calls_beyond_the_tick_cap_wait_for_the_next_tick_in_order() {
-    block_on(async {
-        let mut fleet = Fleet::new(Table::new(3, 100)).await;
-        let (first, admitted) = arrive(&mut fleet, kelly(), others(2)).await;
-        assert_eq!(admitted, dispatched(2));
-        assert_eq!(arrive(&mut fleet, kelly(), others(2)).await.1, dispatched(1));
-        assert_eq!(waits_for(&arrive(&mut fleet, kelly(), others(1)).await.1), limits::TICK);
-        assert_eq!(arrive(&mut fleet, head("robin", LATER_MS), others(1)).await.1, dispatched(1), "another agent");
-        fleet.work(9).await;
-        assert!(fleet.finished(&first).await.is_some());
-        fleet.release(0).await;
-        assert_eq!(fleet.dispatched.len(), 3, "nothing more in this tick");
-        fleet.clock.step(TICK_MS);
-        fleet.release(0).await;
-        assert_eq!(fleet.dispatched.len(), 5);
-    });
-}
-
-#[test]
-fn a_reached_daily_cap_rejects_or_defers_calls() {
-    block_on(async {
-        for (action, ends) in [(DayCapAction::Reject, true), (DayCapAction::Defer, false)] {
-            let mut table = Table::new(10, 3);
-            table.caps.on_day_cap = action;
-            let mut fleet = Fleet::new(table).await;
-            assert_eq!(arrive(&mut fleet, kelly(), others(3)).await.1, dispatched(3));
-            let (name, admitted) = arrive(&mut fleet, kelly(), others(2)).await;
-            let (_, day_ends_ms) = tickfleet_model::day::day_bounds(BEGIN_MS, Tz::UTC);
-            if ends {
-                assert_eq!(ended(&admitted), Some(&EndReason::DailyCapReached { resets_ms: day_ends_ms }));
-                assert_eq!(reply(&fleet, &name).await.matches("DailyCapReached").count(), 2);
-                continue;
-            }
-            assert_eq!(waits_for(&admitted), limits::DAY);
-            fleet.clock.set(day_ends_ms);
-            fleet.release(0).await;
-            assert_eq!(fleet.dispatched.len(), 2);
-        }
     });
 }
 
@@ -338,91 +278,6 @@ fn a_tenants_daily_cap_counts_the_calls_of_all_agents() {
         assert_eq!(arrive(&mut fleet, head("robin", LATER_MS), others(2)).await.1, dispatched(1));
         let (_, admitted) = arrive(&mut fleet, kelly(), others(1)).await;
         assert!(matches!(ended(&admitted), Some(EndReason::DailyCapReached { .. })));
-    });
-}
-
-#[test]
-fn a_rejecting_limit_ends_only_its_own_calls() {
-    block_on(async {
-        let mut table = Table::new(10, 100);
-        table.resolved_limits = vec![resolved("mail", 1, FIXED, OnReach::Reject)];
-        let mut fleet = Fleet::new(table).await;
-        let calls = vec![call("mail", ""), call("mail", ""), call("other", "")];
-        let (name, admitted) = arrive(&mut fleet, kelly(), calls.clone()).await;
-        assert_eq!(admitted, dispatched(1));
-        fleet.work(1).await;
-        fleet.release(0).await;
-        fleet.work(1).await;
-        let reply_text = reply(&fleet, &name).await;
-        assert!(
-            reply_text.contains("[\"ok 0\",\"LimitReached") && reply_text.contains(" 1\",\"ok 2\"]"),
-            "{reply_text}"
-        );
-        // The calls are rejected in the transaction that admits the turn.
-        let (name, admitted) = arrive(&mut fleet, kelly(), calls[1..].to_vec()).await;
-        assert_eq!(admitted, dispatched(1));
-        fleet.work(1).await;
-        assert!(reply(&fleet, &name).await.contains(" 0\",\"ok 1\"]"));
-        let (name, admitted) = arrive(&mut fleet, kelly(), calls[..2].to_vec()).await;
-        assert!(matches!(ended(&admitted), Some(EndReason::LimitReached { .. })));
-        assert_eq!(reply(&fleet, &name).await.matches("LimitReached").count(), 2);
-        assert_eq!(fleet.counter(limits::TICK, "acme:kelly").await.used, 3, "what does not go out is not debited");
-    });
-}
-
-#[test]
-fn a_sum_limit_rejects_amounts_that_can_never_fit() {
-    block_on(async {
-        let mut table = Table::new(10, 100);
-        table.resolved_limits = vec![resolved("pay", 100, FIXED, OnReach::Wait)];
-        let mut fleet = Fleet::new(table).await;
-        let calls = vec![call("pay", "101"), call("pay", "much"), call("pay", "60"), call("pay", "60")];
-        let (name, admitted) = arrive(&mut fleet, kelly(), calls).await;
-        assert_eq!(admitted, dispatched(1), "the third call");
-        assert_eq!(fleet.counter("pay", "all").await.used, 60);
-        fleet.work(1).await;
-        fleet.release(0).await;
-        fleet.clock.step(60_000);
-        fleet.release(0).await;
-        fleet.release(0).await;
-        fleet.work(1).await;
-        let reply = reply(&fleet, &name).await;
-        assert!(reply.contains("OverLimit") && reply.contains("NoAmount") && reply.contains("\"ok 3\""), "{reply}");
-    });
-}
-
-#[test]
-fn a_limit_in_shadow_mode_counts_but_rejects_no_call() {
-    block_on(async {
-        let mut table = Table::new(10, 100);
-        let mut shadow = (*resolved("mail", 1, FIXED, OnReach::Reject)).clone();
-        shadow.mode = LimitMode::Shadow;
-        table.resolved_limits = vec![Arc::new(shadow)];
-        let mut fleet = Fleet::new(table).await;
-        assert_eq!(arrive(&mut fleet, kelly(), vec![call("mail", ""); 3]).await.1, dispatched(3));
-        assert_eq!(fleet.counter("mail", "all").await.used, 3);
-    });
-}
-
-#[test]
-fn a_returned_permit_wakes_the_waiting_turn() {
-    block_on(async {
-        let mut table = Table::new(10, 100);
-        table.resolved_limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
-        let mut fleet = Fleet::new(table).await;
-        let browse = || vec![call("browse", "")];
-        arrive(&mut fleet, kelly(), browse()).await;
-        assert_eq!(waits_for(&arrive(&mut fleet, kelly(), browse()).await.1), "browse");
-        assert_eq!(
-            fleet.release(0).await.len(),
-            1,
-            "it is looked at once more, for a permit may just have been returned"
-        );
-        assert_eq!(fleet.release(0).await.len(), 0);
-        fleet.work(1).await;
-        fleet.release(0).await;
-        assert_eq!(fleet.dispatched.len(), 2);
-        assert_eq!(fleet.members(keys::timers(), None).await.len(), 1, "nothing waits: the turn's own timer is left");
     });
 }
 
@@ -447,7 +302,7 @@ fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
         park.write(Write::Add { counter: CounterKey::new(limits::IN_FLIGHT, "acme"), amount: -1, ends_ms: None });
         fleet.store.commit(&[park]).await.unwrap().results.remove(0).unwrap();
         assert_eq!(fleet.counter("browse", "all").await.used, 0);
-        fleet.release(0).await;
+        fleet.release().await;
         let turn = fleet.turn(&name).await.unwrap();
         assert_eq!((turn.state, turn.permits, turn.debited), (State::Ready { upto: 2 }, vec![(browse, 1)], 2));
         assert_eq!(fleet.counter(limits::TICK, "acme:kelly").await.used, 2, "they were debited before");
@@ -483,7 +338,7 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
         assert_eq!(admitted, dispatched(2));
         assert_eq!(fleet.members(turn_name("job").descendants(), None).await, [name.turn.to_string()]);
         fleet.work(1).await;
-        fleet.release(0).await;
+        fleet.release().await;
         assert!(reply(&fleet, &name).await.contains("\"ok 1\",\"TaskBudgetReached 2\""));
         assert!(fleet.members(turn_name("job").descendants(), None).await.is_empty());
 
@@ -494,7 +349,7 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
         assert_eq!(waits_for(&admitted), limits::IN_FLIGHT);
         fleet.write(vec![Write::Delete(turn_name("job").record())]).await;
         fleet.clock.step(1_000);
-        fleet.release(0).await;
+        fleet.release().await;
         let finished = fleet.finished(&name).await.unwrap();
         assert_eq!(finished.reason, Some(EndReason::Canceled));
         assert_eq!(finished.canceled.as_deref(), Some("the task that it ran under has ended"));
@@ -526,48 +381,46 @@ fn an_inner_call_of_an_ended_turn_does_not_run() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
-        let admitted = fleet.admit_as(0, &[(entry, kelly(), others(1))], Some("gone.0.call-1")).await;
-        assert_eq!(ended(&admitted[0]), Some(&EndReason::Canceled));
+        let admitted = fleet.admit_as(&(entry, kelly(), others(1)), Some("gone.0.call-1")).await;
+        assert_eq!(ended(&admitted), Some(&EndReason::Canceled));
         let (outer, _) = arrive(&mut fleet, kelly(), others(1)).await;
         let inner = format!("{}.0.call-1", outer.turn);
         let entry = inbound(&mut fleet).await;
-        assert_eq!(fleet.admit_as(0, &[(entry, kelly(), others(1))], Some(&inner)).await, [dispatched(1)]);
+        assert_eq!(fleet.admit_as(&(entry, kelly(), others(1)), Some(&inner)).await, dispatched(1));
         assert_eq!(fleet.members(outer.descendants(), None).await, [inner]);
     });
 }
 
 #[test]
-fn a_waiting_turn_ends_on_agent_removal_cancel_or_expiry() {
+fn a_waiting_turn_ends_when_its_agent_is_removed() {
     block_on(async {
-        for way in 0..3 {
-            let mut fleet = Fleet::new(Table::new(1, 100)).await;
-            arrive(&mut fleet, kelly(), others(1)).await;
-            let (name, admitted) = arrive(&mut fleet, head("kelly", BEGIN_MS + 8_000), others(2)).await;
-            assert_eq!(waits_for(&admitted), limits::TICK);
-            let expected = match way {
-                0 => {
-                    let mut table = Table::new(1, 100);
-                    table.fixed = Some(LimitDecision::AgentRemoved);
-                    fleet.table = Arc::new(table);
-                    EndReason::AgentRemoved
-                }
-                1 => {
-                    let admitted_ms = fleet.turn(&name).await.map(|turn| turn.admitted_ms);
-                    let cancel = Cancellation { reason: "why".into(), admitted_ms };
-                    let content = cancel.encode();
-                    fleet.write(vec![Write::Put { key: name.cancellation(), content, ttl_ms: None }]).await;
-                    EndReason::Canceled
-                }
-                _ => {
-                    fleet.clock.step(3_000);
-                    EndReason::Expired
-                }
-            };
-            fleet.clock.step(TICK_MS);
-            fleet.release(0).await;
-            assert_eq!(fleet.finished(&name).await.unwrap().reason, Some(expected));
-            fleet.check_place(&name).await;
-        }
+        let mut fleet = Fleet::new(Table::new(1, 100)).await;
+        arrive(&mut fleet, kelly(), others(1)).await;
+        let (name, admitted) = arrive(&mut fleet, kelly(), others(2)).await;
+        assert_eq!(waits_for(&admitted), limits::TICK);
+        let mut table = Table::new(1, 100);
+        table.fixed = Some(LimitDecision::AgentRemoved);
+        fleet.table = Arc::new(table);
+        fleet.clock.step(TICK_MS);
+        fleet.release().await;
+        assert_eq!(fleet.finished(&name).await.unwrap().reason, Some(EndReason::AgentRemoved));
+    });
+}
+
+#[test]
+fn turns_leave_a_throttle_queue_in_order() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(1, 100)).await;
+        arrive(&mut fleet, kelly(), others(1)).await;
+        let (first, _) = arrive(&mut fleet, kelly(), others(1)).await;
+        let (second, _) = arrive(&mut fleet, kelly(), others(1)).await;
+        fleet.clock.step(TICK_MS);
+        let (bounds, table) = (fleet.bounds.clone(), Arc::clone(&fleet.table));
+        let released = fleet.run(&[release(&tick_of_kelly(), &second, &table, &bounds)]).await;
+        assert_eq!(released, [ReleaseResult::Behind]);
+        assert_eq!(waits_for(&arrive(&mut fleet, kelly(), others(1)).await.1), limits::TICK, "behind the queue");
+        fleet.release().await;
+        assert_eq!(fleet.dispatched[1..], [first]);
     });
 }
 
@@ -585,47 +438,16 @@ fn an_unreadable_tenant_does_not_block_the_throttle_queue() {
         table.fixed = Some(LimitDecision::Withheld);
         fleet.table = Arc::new(table);
         fleet.clock.step(60_000);
-        fleet.release(0).await;
+        fleet.release().await;
         let state = fleet.turn(&name).await.unwrap().state;
         assert!(matches!(state, State::Throttled { counter, .. } if &*counter.limit == limits::TICK));
         let mut table = Table::new(10, 100);
         table.resolved_limits = resolved_limits;
         fleet.table = Arc::new(table);
-        assert_eq!(fleet.release(0).await.len(), 0, "it is not looked at before a second has passed");
+        assert_eq!(fleet.release().await.len(), 0, "it is not looked at before a second has passed");
         fleet.clock.step(1_000);
-        fleet.release(0).await;
+        fleet.release().await;
         assert_eq!(fleet.dispatched.len(), 2);
-    });
-}
-
-#[test]
-fn an_unreadable_turn_is_dead_lettered_and_removed_from_the_queue() {
-    block_on(async {
-        let mut fleet = Fleet::new(Table::new(1, 100)).await;
-        arrive(&mut fleet, kelly(), others(1)).await;
-        let (name, _) = arrive(&mut fleet, kelly(), others(1)).await;
-        arrive(&mut fleet, kelly(), others(1)).await;
-        let counter = CounterKey::new(limits::TICK, "acme:kelly");
-        let content = Bytes::from_static(b"1 no JSON");
-        fleet.write(vec![Write::Put { key: name.record(), content, ttl_ms: None }]).await;
-        fleet.clock.step(TICK_MS);
-        let bounds = fleet.bounds.clone();
-        let table = Arc::clone(&fleet.table);
-        let counter = || counter.clone();
-        let release = Release {
-            counter: counter(),
-            name: name.clone(),
-            policy: &*table,
-            render: &TestRenderer,
-            sections: &[],
-            bounds: &bounds,
-        };
-        assert!(fleet.try_run(Some(0), &[release]).await[0].is_err());
-        let discard = Discard { counter: counter(), name, why: "why".into(), bounds: &bounds };
-        fleet.run(None, &[discard]).await;
-        assert_eq!(fleet.entries(keys::dead()).await, 1);
-        fleet.release(0).await;
-        assert_eq!(fleet.dispatched.len(), 2, "the turns behind it are dispatched");
     });
 }
 
@@ -633,7 +455,7 @@ fn an_unreadable_turn_is_dead_lettered_and_removed_from_the_queue() {
 fn stale_queue_members_and_timers_of_empty_queues_are_removed() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(1, 100)).await;
-        let counter = CounterKey::new(limits::TICK, "acme:kelly");
+        let counter = tick_of_kelly();
         let set = keys::throttle_queue(&counter);
         let join = |member: &str, score| Write::AddMember {
             set: set.clone(),
@@ -645,7 +467,7 @@ fn stale_queue_members_and_timers_of_empty_queues_are_removed() {
         let due_ms = BEGIN_MS;
         let timer = keys::throttle_timer(&counter).into();
         fleet.write(vec![Write::Timer { name: timer, due_ms, rule: tickfleet_core::TimerRule::Set }]).await;
-        assert_eq!(fleet.release(0).await, [(turn_name("gone"), ReleaseResult::Gone)]);
+        assert_eq!(fleet.release().await, [(turn_name("gone"), ReleaseResult::Gone)]);
         assert!(fleet.members(set.clone(), None).await.is_empty());
         assert!(fleet.members(keys::timers(), None).await.is_empty());
         assert!(!fleet.counter(limits::TICK, "acme:kelly").await.queued);
@@ -665,7 +487,7 @@ fn stale_queue_members_and_timers_of_empty_queues_are_removed() {
 fn a_stale_rearm_does_not_delay_a_new_first_turn() {
     block_on(async {
         let fleet = Fleet::new(Table::new(1, 100)).await;
-        let counter = CounterKey::new(limits::TICK, "acme:kelly");
+        let counter = tick_of_kelly();
         let set = keys::throttle_queue(&counter);
         let timer = keys::throttle_timer(&counter);
         let join = |member: &str, score| {
@@ -692,7 +514,7 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.submit(Some(("a", "d")), "{}").await;
-        let entry = fleet.take(0, 1).await.remove(0);
+        let entry = fleet.take(1).await.remove(0);
         let bounds = fleet.bounds.clone();
         let epoch = fleet.shard.epoch;
         let taken = |entry: &EntryId| TakenInbound { id: entry.clone(), epoch };
@@ -710,16 +532,16 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
                 bounds: &bounds,
             }
         };
-        assert_eq!(fleet.run(None, &[reject()]).await[0].0, Rejected::Done { replied: true });
-        assert_eq!(fleet.run(None, &[reject()]).await[0].0, Rejected::NotHeld);
+        assert_eq!(fleet.run(&[reject()]).await[0], Rejected::Done { replied: true });
+        assert_eq!(fleet.run(&[reject()]).await[0], Rejected::NotHeld);
         assert_eq!(fleet.entries(keys::dead()).await, 1);
         assert_eq!(fleet.entries(StreamKey::new("replies:acme:box")).await, 1);
         assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Accepted, "the ID is free again");
         fleet.submit(None, "{}").await;
-        let [own, foreign] = fleet.take(0, 2).await.try_into().unwrap();
+        let [own, foreign] = fleet.take(2).await.try_into().unwrap();
         let absent = || Some(RejectedTenant::Absent(TenantId::new("nobody").unwrap()));
         let other = Reject { entry: taken(&foreign), tenant: absent(), ..reject() };
-        assert_eq!(fleet.run(None, &[other]).await[0].0, Rejected::Done { replied: false });
+        assert_eq!(fleet.run(&[other]).await[0], Rejected::Done { replied: false });
         assert_eq!(
             fleet.submit(Some(("a", "other")), "{}").await,
             Submitted::Duplicate,
@@ -727,7 +549,7 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
         );
         let given = Some((turn_name("a"), "other".to_owned()));
         let reject = Reject { entry: taken(&own), tenant: absent(), given, ..reject() };
-        assert_eq!(fleet.run(None, &[reject]).await[0].0, Rejected::Done { replied: false });
+        assert_eq!(fleet.run(&[reject]).await[0], Rejected::Done { replied: false });
         assert_eq!(fleet.submit(Some(("a", "new")), "{}").await, Submitted::Accepted, "the ID is free again");
         let note = fleet.query(Query::Record(RecordKey::new("absent:nobody"))).await;
         assert!(matches!(note, tickfleet_core::Value::Record(Some(_))));
@@ -740,14 +562,14 @@ fn an_inbound_entry_is_decided_only_in_its_epoch() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.submit(Some(("a", "d")), "{}").await;
-        let entry = fleet.take(0, 1).await.remove(0);
+        let entry = fleet.take(1).await.remove(0);
         let message = (entry, kelly(), others(1));
         fleet.taken_epoch = Some(fleet.shard.epoch);
         fleet.store.restart().await.unwrap();
-        let admitted = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);
+        let admitted = fleet.admit_as(&message, Some("a")).await;
         assert_eq!(admitted, AdmitResult::NotHeld);
         fleet.taken_epoch = None;
-        let taken_again = fleet.admit_as(0, &[message], Some("a")).await.remove(0);
+        let taken_again = fleet.admit_as(&message, Some("a")).await;
         assert!(matches!(taken_again, AdmitResult::Advanced(_)), "{taken_again:?}");
     });
 }
@@ -767,11 +589,11 @@ fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
             let mut fleet = Fleet::new(table).await;
             fleet.bounds.tenant_turns_max = u64::from(reason != "bounds");
             fleet.submit(Some(("a", "d")), "{}").await;
-            let entry = fleet.take(0, 1).await.remove(0);
+            let entry = fleet.take(1).await.remove(0);
             fleet.store.restart().await.unwrap();
             fleet.shard = fleet.store.shard().await.unwrap();
             let message = (entry.clone(), under, others(1));
-            let refused = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);
+            let refused = fleet.admit_as(&message, Some("a")).await;
             let AdmitResult::Refused(code) = refused else { panic!("{reason}: {refused:?}") };
             let bounds = fleet.bounds.clone();
             let reject = Reject {
@@ -784,7 +606,7 @@ fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
                 turn: Some((turn_name("a"), "d".to_owned())),
                 bounds: &bounds,
             };
-            let Rejected::Later(at_ms) = fleet.run(None, &[reject]).await[0].0 else { panic!("{reason}: rejected") };
+            let Rejected::Later(at_ms) = fleet.run(&[reject]).await[0] else { panic!("{reason}: rejected") };
             let mark = ReportBegunCall {
                 name: turn_name("a"),
                 digest: "d".to_owned(),
@@ -797,10 +619,10 @@ fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
                 })),
                 keep_ms: 100_000,
             };
-            fleet.run(None, &[mark]).await;
+            fleet.run(&[mark]).await;
             fleet.clock.step(at_ms - fleet.shard.now_ms);
             fleet.shard = fleet.store.shard().await.unwrap();
-            let admitted = fleet.admit_as(0, &[message], Some("a")).await.remove(0);
+            let admitted = fleet.admit_as(&message, Some("a")).await;
             match reason {
                 "bounds" => assert_eq!(admitted, dispatched(1)),
                 _ => {
@@ -817,7 +639,7 @@ fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
 
 #[test]
 fn outcomes_detect_missing_guards() {
-    let guards: [(&str, fn()); 14] = [
+    let guards: [(&str, fn()); 15] = [
         ("refusals_read_recovered_calls", a_turn_with_calls_run_before_a_restart_is_not_rejected),
         ("an_inbound_entry_is_of_its_epoch", an_inbound_entry_is_decided_only_in_its_epoch),
         ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
@@ -830,6 +652,7 @@ fn outcomes_detect_missing_guards() {
         ("limits_guard_the_generation", a_scheduler_with_a_stale_policy_admits_nothing),
         ("rearm_guards_the_first", a_stale_rearm_does_not_delay_a_new_first_turn),
         ("reject_keeps_the_id_of_another", a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id),
+        ("release_in_order", turns_leave_a_throttle_queue_in_order),
         ("release_guards_the_version", a_release_from_a_stale_record_repeats_no_calls),
         ("submit_knows_the_id", an_accepted_id_is_never_refused),
     ];
