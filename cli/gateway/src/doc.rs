@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(document["security"], serde_json::json!([{"key": []}, {"token": []}]), "one of the two");
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {
-                assert!(operation["summary"].as_str().is_some_and(|said| !said.is_empty()), "{method} {path}");
+                assert!(operation["summary"].as_str().is_some_and(|summary| !summary.is_empty()), "{method} {path}");
             }
         }
     }

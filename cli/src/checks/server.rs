@@ -85,16 +85,16 @@ fn role(facts: &ServerFacts) -> CheckResult {
 
 pub(crate) fn sentinels(says: &[SentinelReport]) -> Option<CheckResult> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
-    let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
+    let named: Vec<&String> = says.iter().filter_map(|view| view.primary.as_ref().ok()).collect();
     // The Sentinels are queried one after the other, so their answers can differ during a failover. The most frequent
     // answer counts.
     let primary = named.iter().max_by_key(|name| named.iter().filter(|other| other == name).count())?;
     let agree = named.iter().filter(|name| name == &primary).count();
     let text = format!("{primary}, according to {agree} of {} sentinels", says.len());
-    let odd = says.iter().find_map(|said| match &said.primary {
+    let odd = says.iter().find_map(|view| match &view.primary {
         Ok(other) if other == *primary => None,
-        Ok(other) => Some(format!("{} reports {other}", said.sentinel)),
-        Err(why) => Some(format!("{}: {why}", said.sentinel)),
+        Ok(other) => Some(format!("{} reports {other}", view.sentinel)),
+        Err(why) => Some(format!("{}: {why}", view.sentinel)),
     });
     Some(match odd {
         None => CheckResult::ok("primary", text),

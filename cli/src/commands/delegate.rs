@@ -100,9 +100,9 @@ pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Resu
     }
     let (Some(timeout), Some(inbox)) = (args.wait, inbox) else {
         let enqueued = DelegateOutput { task_id: &task_id, tenant: &args.tenant };
-        return output.show(&enqueued, |said| {
-            let tenant = said.tenant;
-            let task = said.task_id;
+        return output.show(&enqueued, |enqueued| {
+            let tenant = enqueued.tenant;
+            let task = enqueued.task_id;
             format!("{tenant}:{task}\nFollow it: tickfleet explain {tenant}:{task}")
         });
     };

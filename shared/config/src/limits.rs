@@ -309,6 +309,6 @@ pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) 
     });
     let traits: BTreeMap<String, ToolTraits> = declared.chain(imported).collect();
     let shown = NameMap::new(traits.keys().chain(permissions.matrix.keys()));
-    let spellings = shown.differing().map(|(said, name)| (said.to_owned(), name.to_owned()));
+    let spellings = shown.differing().map(|(written, name)| (written.to_owned(), name.to_owned()));
     KnownTools::new(traits, spellings.collect())
 }

@@ -69,7 +69,7 @@ impl Variable {
     pub(crate) fn value<'a>(self, facts: &'a Facts<'a>) -> Value<'a> {
         let agent = facts.agent;
         let tenant = facts.tenant;
-        let said = |json: &'a Option<Box<RawValue>>| json.as_deref().map_or_else(Value::nothing, Value::Json);
+        let value_of = |json: &'a Option<Box<RawValue>>| json.as_deref().map_or_else(Value::nothing, Value::Json);
         match self {
             Self::Args => Value::Json(facts.arguments),
             Self::AgentName => Value::text(agent.0.as_str()),
@@ -87,8 +87,8 @@ impl Variable {
                 let chain = facts.task.map(|(_, grant)| grant.chain.as_slice()).unwrap_or_default();
                 Value::texts(chain.iter().map(AgentId::as_str))
             }
-            Self::UserContext => said(&facts.context.user_context),
-            Self::SessionData => said(&facts.context.session_data),
+            Self::UserContext => value_of(&facts.context.user_context),
+            Self::SessionData => value_of(&facts.context.session_data),
         }
     }
 }

@@ -111,10 +111,10 @@ impl TaskRun<'_> {
             answer.calls.clear();
         }
         if answer.stop == StopReason::Refused {
-            let said = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
-            let said = format!("The model declined to continue: {said}");
+            let reason = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
+            let reason = format!("The model declined to continue: {reason}");
             self.append(Vec::new(), Some(&spent)).await?;
-            return Err(refused(said));
+            return Err(refused(reason));
         }
         if answer.text.trim().is_empty() && answer.calls.is_empty() {
             self.append(Vec::new(), Some(&spent)).await?;

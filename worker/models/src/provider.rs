@@ -150,11 +150,11 @@ impl Provider {
 
     fn refused(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> ModelError {
         let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-        let said = |member: &str| json["error"][member].as_str().unwrap_or_default();
-        let spent = said("code") == "insufficient_quota"
-            || said("type") == "insufficient_quota"
-            || said("type") == "billing_error"
-            || said("message").contains("credit balance is too low");
+        let detail = |member: &str| json["error"][member].as_str().unwrap_or_default();
+        let spent = detail("code") == "insufficient_quota"
+            || detail("type") == "insufficient_quota"
+            || detail("type") == "billing_error"
+            || detail("message").contains("credit balance is too low");
         let failure = match status {
             402 => ModelFailure::QuotaSpent,
             400 | 403 | 429 if spent => ModelFailure::QuotaSpent,
@@ -164,7 +164,7 @@ impl Provider {
             408 | 409 | 500.. => ModelFailure::Unavailable,
             _ => ModelFailure::BadRequest,
         };
-        let mut error = self.error(failure, &format!("status {status}: {}", said("message")));
+        let mut error = self.error(failure, &format!("status {status}: {}", detail("message")));
         error.retry_after = wait_asked(headers).or_else(|| retry_delay(&json));
         error
     }

@@ -69,8 +69,8 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     if !is_live {
         return Ok(ended());
     }
-    let said = args.reason.as_deref().unwrap_or("no reason given");
-    let reason = format!("the agent {} cancelled it: {said}", context.agent);
+    let given_reason = args.reason.as_deref().unwrap_or("no reason given");
+    let reason = format!("the agent {} cancelled it: {given_reason}", context.agent);
     let cancelled = cancel(store, &name, &reason).await.map_err(store_error)?;
     if cancelled.result == CancelStatus::Ended {
         return Ok(ended());

@@ -97,18 +97,18 @@ pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
         DenialCause::NotMet => "",
         DenialCause::Undecided => " A call that a rule cannot evaluate is denied.",
     };
-    let said = unmet.message.trim_end_matches('.');
-    let message = format!("You may not call {name:?} with these arguments: {said}.{advice}");
+    let problem = unmet.message.trim_end_matches('.');
+    let message = format!("You may not call {name:?} with these arguments: {problem}.{advice}");
     let details = serde_json::json!({ "reason": unmet.why.reason(), "rule": unmet.rule });
     CallError { details: Some(details), ..error(Outcome::Denied, message) }
 }
 
 /// Counts only errors of [`unmet`].
 pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
-    let said = |name: &str| error.details.as_ref()?.get(name)?.as_str();
-    let Some(rule) = said("rule") else { return };
+    let detail = |name: &str| error.details.as_ref()?.get(name)?.as_str();
+    let Some(rule) = detail("rule") else { return };
     for (why, action) in [(DenialCause::NotMet, RuleAction::Deny), (DenialCause::Undecided, RuleAction::Undecided)] {
-        if said("reason") == Some(why.reason()) {
+        if detail("reason") == Some(why.reason()) {
             metrics.rule_denied(rule, action);
         }
     }
@@ -136,9 +136,9 @@ pub(crate) fn retries_exhausted(
         }
         Some(NoRetryReason::TriesUsedUp) | None => (String::new(), "Try again later"),
     };
-    let said = format!("{} (after {tries}).{why} {advice} or use another approach.", message.trim_end_matches('.'));
+    let text = format!("{} (after {tries}).{why} {advice} or use another approach.", message.trim_end_matches('.'));
     let details = after.map(|_| serde_json::json!({ "retry_after_s": asked_s }));
-    CallError { details, ..error(Outcome::Transient, said) }
+    CallError { details, ..error(Outcome::Transient, text) }
 }
 
 pub(crate) const BREAKER_OPEN: &str = "breaker_open";
@@ -149,11 +149,11 @@ pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallErr
         1 => "This call was tried once, and then not sent again".to_owned(),
         tries => format!("This call was tried {tries} times, and then not sent again"),
     };
-    let said = format!(
+    let text = format!(
         "{tool:?} failed {failures} times in a row, so calls to it are suspended for a while. {before}. Try again later or use another \
          approach."
     );
-    CallError { details: Some(serde_json::json!({ "reason": BREAKER_OPEN })), ..error(Outcome::Transient, said) }
+    CallError { details: Some(serde_json::json!({ "reason": BREAKER_OPEN })), ..error(Outcome::Transient, text) }
 }
 
 pub(crate) const NOT_DURABLE: &str = "not_durable";

@@ -101,9 +101,9 @@ impl Trial {
         let name = self.tool.as_str();
         let context = &self.context;
         let asked = GuardedCall::Tool { tools, tenant, agent, name, strict: false, context, task: None };
-        let observe = |guard: Guard, said: Result<&RegisteredTool, &CallEnding>| {
-            let passed = said.is_ok();
-            let detail = match said {
+        let observe = |guard: Guard, check: Result<&RegisteredTool, &CallEnding>| {
+            let passed = check.is_ok();
+            let detail = match check {
                 Ok(tool) => self.passed(guard, tool),
                 Err(ending) => format!("{}: {}", ending.outcome.as_str(), ending.error.message),
             };
@@ -140,18 +140,18 @@ impl Trial {
             )
         };
         let changed = |changes: &[FactChange]| list(changes.iter().map(|it| it.fact.to_string()).collect());
-        let said = [
+        let unchecked = [
             ("it needs", asked(&row.require)),
             ("it is forbidden after", asked(&row.forbid)),
             ("it sets", changed(&row.sets)),
             ("it clears", changed(&row.clears)),
         ];
-        let said: Vec<String> = said
+        let unchecked: Vec<String> = unchecked
             .into_iter()
             .filter(|(_, facts)| !facts.is_empty())
             .map(|(what, facts)| format!("{what} {facts}"))
             .collect();
-        let detail = format!("not checked, because a trial has no session: {}", said.join("; "));
+        let detail = format!("not checked, because a trial has no session: {}", unchecked.join("; "));
         Some(TrialStep { step: "facts", passed: true, detail })
     }
 

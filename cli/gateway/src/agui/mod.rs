@@ -106,9 +106,9 @@ pub(crate) async fn run(
     }
     let id = SessionId::new(&*input.thread_id).map_err(|error| Problem::invalid(format!("threadId: {error}")))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
-    let said = input.last_user_text()?;
+    let text = input.last_user_text()?;
     let open_stream = OpenStream::begin(&shared, requester, Verb::Submit)?;
-    let exchange = session.send(&said).await?;
+    let exchange = session.send(&text).await?;
     let run = RunIds { thread: input.thread_id, id: input.run_id };
     // The protocol requires an end event. `events` sends it when the process drains, so this token is never canceled.
     Ok(respond(open_stream, events(run, exchange, shared.draining.clone()), CancellationToken::new()))

@@ -98,14 +98,15 @@ impl Source {
                 Ok(IssuerRead { keys, endpoints: Err("a file of keys names no endpoints".into()) })
             }
             Self::Issuer { client, name, discovery } => {
-                let said = get(client, discovery.clone()).await?;
-                let said: Discovery = serde_json::from_slice(&said).map_err(|error| format!("{discovery}: {error}"))?;
+                let document = get(client, discovery.clone()).await?;
+                let document: Discovery =
+                    serde_json::from_slice(&document).map_err(|error| format!("{discovery}: {error}"))?;
                 // The keys of one issuer must not verify the tokens of another (RFC 8414, section 3.3).
-                if said.issuer != *name {
-                    return Err(format!("{discovery} is for the issuer {:?}; expected {name:?}", said.issuer));
+                if document.issuer != *name {
+                    return Err(format!("{discovery} is for the issuer {:?}; expected {name:?}", document.issuer));
                 }
-                let endpoints = Endpoints::of(&said).map_err(|problem| format!("{discovery}: {problem}"));
-                let url = trusted(&said.jwks_uri)?;
+                let endpoints = Endpoints::of(&document).map_err(|problem| format!("{discovery}: {problem}"));
+                let url = trusted(&document.jwks_uri)?;
                 let text = get(client, url.clone()).await?;
                 let keys = KeySet::parse(&text).map_err(|problem| format!("{url}: {problem}"))?;
                 Ok(IssuerRead { keys, endpoints })

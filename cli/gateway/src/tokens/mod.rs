@@ -273,8 +273,9 @@ impl Inner {
         let name = text(claims, &self.options.name_claim)?;
         // Users can write any address into their profile, so an unverified address must not become their id. Some
         // issuers write `email_verified` as a text.
-        let is_verified = |said: &Value| *said == true || *said == "true";
-        if self.options.name_claim == "email" && claim(claims, "email_verified").is_some_and(|said| !is_verified(said))
+        let is_verified = |value: &Value| *value == true || *value == "true";
+        if self.options.name_claim == "email"
+            && claim(claims, "email_verified").is_some_and(|value| !is_verified(value))
         {
             return Err("the email address of this token's user is not verified".into());
         }

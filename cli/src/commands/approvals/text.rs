@@ -54,7 +54,7 @@ pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     }
     let agreed = match approval.agreed.as_slice() {
         [] => String::new(),
-        some => format!("; so far agreed: {}", some.iter().map(|said| said.by.as_str()).collect::<Vec<_>>().join(", ")),
+        some => format!("; so far agreed: {}", some.iter().map(|vote| vote.by.as_str()).collect::<Vec<_>>().join(", ")),
     };
     format!(
         "approval {tenant}:{id} requested {}, by {}. Approvers: {}{agreed}. Expires {} ({})",
@@ -95,13 +95,13 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     if !approval.may_narrow.is_empty() {
         let _ = writeln!(text, "  The approver may change {}", approval.may_narrow.join(", "));
     }
-    for (word, said) in
-        approval.agreed.iter().map(|said| ("agreed", said)).chain(approval.denied.iter().map(|s| ("denied it", s)))
+    for (word, vote) in
+        approval.agreed.iter().map(|vote| ("agreed", vote)).chain(approval.denied.iter().map(|s| ("denied it", s)))
     {
-        let at = said.at_ms.map(clock).unwrap_or_default();
+        let at = vote.at_ms.map(clock).unwrap_or_default();
         let because =
-            if said.reason.is_empty() { String::new() } else { format!(": {}", short(&said.reason, usize::MAX)) };
-        let _ = writeln!(text, "  {at}  {} {word}{because}", said.by);
+            if vote.reason.is_empty() { String::new() } else { format!(": {}", short(&vote.reason, usize::MAX)) };
+        let _ = writeln!(text, "  {at}  {} {word}{because}", vote.by);
     }
     match approval.ended_ms {
         Some(ended) => drop(writeln!(text, "  {}  ended", clock(ended))),

@@ -96,11 +96,11 @@ impl ExchangeSpinner<'_> {
             // The text of this plan is the final answer. A separate event shows the same text.
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
-                let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
+                let plan = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
                 let calls = calls
                     .iter()
                     .map(|call| step(StatusColor::Strong, "", &format!("{} {}", call.tool, call.arguments)));
-                [step(StatusColor::Strong, "plan", &said)].into_iter().chain(calls).collect()
+                [step(StatusColor::Strong, "plan", &plan)].into_iter().chain(calls).collect()
             }
             TaskEvent::Execute { turn } => vec![step(StatusColor::Strong, "execute", &format!("turn {turn}"))],
             TaskEvent::Result { tool, ok: true, content } => {

@@ -220,10 +220,10 @@ fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &L
         }
         ServiceAction::Tool(id, CalendarCall::Book(meeting)) => calendar::called(id, &json!({"booked": meeting})),
     };
-    let refused = |status: StatusCode, code: u16, said: &str| {
+    let refused = |status: StatusCode, code: u16, message: &str| {
         let body = match service_request.action {
-            ServiceAction::Message(_) => json!({"ok": false, "error_code": code, "description": said}),
-            _ => json!({"status": code, "title": said}),
+            ServiceAction::Message(_) => json!({"ok": false, "error_code": code, "description": message}),
+            _ => json!({"status": code, "title": message}),
         };
         (status, axum::Json(body)).into_response()
     };

@@ -13,13 +13,13 @@ pub(super) fn check(view: &ClusterView) -> Vec<CheckResult> {
 
 fn agreement(view: &ClusterView) -> CheckResult {
     const ADVICE: &str = "start or repair the node; after a failover or a slot migration, views differ for a moment";
-    let first = view.nodes.iter().find_map(|said| said.primaries.as_ref().ok());
-    let odd = view.nodes.iter().find_map(|said| match &said.primaries {
+    let first = view.nodes.iter().find_map(|node| node.primaries.as_ref().ok());
+    let odd = view.nodes.iter().find_map(|node| match &node.primaries {
         Ok(primaries) if Some(primaries) == first => None,
-        Ok(_) => Some(format!("{} reports other slot owners", said.node)),
-        Err(why) => Some(format!("{}: {why}", said.node)),
+        Ok(_) => Some(format!("{} reports other slot owners", node.node)),
+        Err(why) => Some(format!("{}: {why}", node.node)),
     });
-    let agree = view.nodes.iter().filter(|said| said.primaries.as_ref().ok() == first && first.is_some()).count();
+    let agree = view.nodes.iter().filter(|node| node.primaries.as_ref().ok() == first && first.is_some()).count();
     let text = format!("{agree} of {} nodes agree on the slot owners", view.nodes.len());
     match odd {
         None => CheckResult::ok("cluster", text),

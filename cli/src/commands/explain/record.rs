@@ -328,8 +328,8 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Explanat
 
 fn delegation_of(call: &str) -> (Option<String>, Option<String>) {
     let arguments = serde_json::from_str::<Call>(call).map(|call| call.arguments).unwrap_or_default();
-    let said: Value = serde_json::from_str(&with_numbers_as_text(&arguments)).unwrap_or_default();
-    let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);
+    let arguments: Value = serde_json::from_str(&with_numbers_as_text(&arguments)).unwrap_or_default();
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str).map(str::to_owned);
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }
 

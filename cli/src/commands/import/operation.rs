@@ -94,7 +94,7 @@ impl Operation<'_> {
         let text = |key: &str| self.operation.get(key).and_then(Value::as_str).map(str::trim).unwrap_or_default();
         let summary = text("summary");
         let description = text("description");
-        let mut said = match (summary.is_empty(), description.is_empty()) {
+        let mut text = match (summary.is_empty(), description.is_empty()) {
             (true, true) => format!("{} {}", self.method.to_uppercase(), self.path),
             (false, false) if !description.starts_with(summary) => {
                 format!("{}. {description}", summary.trim_end_matches('.'))
@@ -102,15 +102,15 @@ impl Operation<'_> {
             (_, false) => description.to_owned(),
             (false, true) => summary.to_owned(),
         };
-        if said.len() > DESCRIPTION_BYTES_MAX {
+        if text.len() > DESCRIPTION_BYTES_MAX {
             let mut end = DESCRIPTION_BYTES_MAX - '…'.len_utf8();
-            while !said.is_char_boundary(end) {
+            while !text.is_char_boundary(end) {
                 end -= 1;
             }
-            said.truncate(end);
-            said.push('…');
+            text.truncate(end);
+            text.push('…');
         }
-        said
+        text
     }
 
     fn arguments(&self) -> Result<Arguments, String> {

@@ -61,12 +61,12 @@ pub(crate) fn steps(story: &TaskDetails) -> Vec<String> {
 
 fn plan(round: &Round, lines: &mut Vec<String>) {
     let step = if round.calls.is_empty() { "answer  " } else { "plan    " };
-    let said = if round.text.trim().is_empty() {
+    let plan = if round.text.trim().is_empty() {
         String::new()
     } else {
         format!(": {}", short(round.text.trim(), TEXT_CHARS))
     };
-    lines.push(format!("{step}  {} ({} + {} tokens){said}", round.model, round.input_tokens, round.output_tokens));
+    lines.push(format!("{step}  {} ({} + {} tokens){plan}", round.model, round.input_tokens, round.output_tokens));
 }
 
 fn results(calls: &[TaskCall]) -> String {

@@ -133,9 +133,9 @@ impl Frame {
         let shards = &now.shards;
         let nodes = nodes(shards);
         let mut slots = Slots::default();
-        for said in nodes.iter().filter(|node| node.alive).filter_map(|node| node.slots) {
-            slots.busy += said.busy;
-            slots.all += said.all;
+        for slots_of_node in nodes.iter().filter(|node| node.alive).filter_map(|node| node.slots) {
+            slots.busy += slots_of_node.busy;
+            slots.all += slots_of_node.all;
         }
         let mut frame = Self {
             heading,

@@ -96,8 +96,8 @@ pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
             to.push(']');
         }
         b'"' => {
-            let said: String = serde_json::from_str(text).ok()?;
-            to.push_str(&serde_json::to_string(&said).ok()?);
+            let name: String = serde_json::from_str(text).ok()?;
+            to.push_str(&serde_json::to_string(&name).ok()?);
         }
         b'-' | b'0'..=b'9' => write_number(text, to),
         _ => to.push_str(text),

@@ -17,9 +17,9 @@ pub fn trailing_repeats<T: PartialEq>(rounds: &[T]) -> usize {
 /// Arguments that are not JSON are compared as text.
 #[must_use]
 pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
-    let said = serde_json::from_str::<&RawValue>(arguments).ok().and_then(canonical);
+    let canonical_arguments = serde_json::from_str::<&RawValue>(arguments).ok().and_then(canonical);
     let user = context.user_context.as_deref().map_or("", RawValue::get);
-    hash_of([tool, said.as_deref().unwrap_or(arguments), user].into_iter())
+    hash_of([tool, canonical_arguments.as_deref().unwrap_or(arguments), user].into_iter())
 }
 
 #[must_use]

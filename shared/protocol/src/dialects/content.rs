@@ -21,17 +21,17 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
 
 /// Notes follow in parentheses. For example, a model must know that a repeated call did not run again.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
-    let text = said(result);
-    match beside(result) {
+    let text = output_or_error(result);
+    match notes(result) {
         None => text,
-        Some(beside) => Cow::Owned(format!("{text}\n({beside})")),
+        Some(notes) => Cow::Owned(format!("{text}\n({notes})")),
     }
 }
 
 /// Notes are the last block. `None` if the result is only text.
 pub(super) fn parts(result: &CallResult) -> Option<Vec<ContentBlock>> {
     let mut blocks = content_blocks(result)?;
-    blocks.extend(beside(result).map(|text| ContentBlock::Text { text: format!("({text})") }));
+    blocks.extend(notes(result).map(|text| ContentBlock::Text { text: format!("({text})") }));
     Some(blocks)
 }
 
@@ -44,7 +44,7 @@ pub(super) fn list_of(parts: &[ContentBlock], push: impl Fn(&mut Object, &Conten
     format!("[{}]", written.collect::<Vec<_>>().join(","))
 }
 
-pub(super) fn beside(result: &CallResult) -> Option<String> {
+pub(super) fn notes(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let given = approval.arguments.as_ref()?;
         let by = approval.by.join(" and ");
@@ -59,11 +59,11 @@ pub(super) fn beside(result: &CallResult) -> Option<String> {
         let seconds = cached.age_ms / 1_000;
         format!("This is the answer of an equal call from {seconds} s ago; the tool was not called again.")
     });
-    let said: Vec<String> = [narrowed, repeated, cached, result.note.clone()].into_iter().flatten().collect();
-    (!said.is_empty()).then(|| said.join(" "))
+    let all: Vec<String> = [narrowed, repeated, cached, result.note.clone()].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join(" "))
 }
 
-fn said(result: &CallResult) -> Cow<'_, str> {
+fn output_or_error(result: &CallResult) -> Cow<'_, str> {
     if let Some(error) = &result.error {
         return match &error.details {
             None => Cow::Borrowed(&error.message),

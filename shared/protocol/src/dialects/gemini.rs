@@ -10,7 +10,7 @@ use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
-use super::content::{beside, content, list_of};
+use super::content::{content, list_of, notes};
 use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
@@ -107,7 +107,7 @@ impl DialectRules for Rules {
                 Some(blocks) => response.text("output", &text_beside_images(blocks)),
                 None => response.raw("output", output),
             }
-            response.optional("note", beside(result).as_deref());
+            response.optional("note", notes(result).as_deref());
         }
         let response = response.end();
         let mut function = Object::new(response.len() + 96);

@@ -106,17 +106,17 @@ pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
         .unwrap_or(FaultSource::Server)
 }
 
-fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
+fn fault_source_of_reply(code: &str, message: &str) -> FaultSource {
     // `ASK` is not in this list. While a slot is migrating, neither server has all keys of a shard, so a script must
     // wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
-    let is_not_allowed = is_right_missing(said) || said.contains("Unknown Redis command called from script");
+    let is_not_allowed = is_right_missing(message) || message.contains("Unknown Redis command called from script");
     match code {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
         "WRONGTYPE" => FaultSource::Data,
         // With a position in the script, data caused the error. The error about a missing permission also has a
         // position, so exclude it.
-        "ERR" if said.contains("user_script:") && !is_not_allowed => FaultSource::Data,
+        "ERR" if message.contains("user_script:") && !is_not_allowed => FaultSource::Data,
         _ => FaultSource::Server,
     }
 }
@@ -151,7 +151,7 @@ pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisRes
 /// unavailable.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))
-        && !error.detail().is_some_and(|said| said.contains("user_script"))
+        && !error.detail().is_some_and(|message| message.contains("user_script"))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub(super) enum Role {
 
 pub(super) async fn role(connection: &mut MultiplexedConnection) -> RedisResult<Role> {
     match redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await {
-        Ok(said) => Ok(match said.first().and_then(text_of).as_deref() {
+        Ok(fields) => Ok(match fields.first().and_then(text_of).as_deref() {
             Some("master") => Role::Primary,
             Some(other) => Role::Other(other.to_owned()),
             None => Role::Unreported,

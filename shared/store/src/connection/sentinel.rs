@@ -115,8 +115,8 @@ impl Sentinels {
             if replies * 2 > self.sentinels.len() {
                 until = until.min(Instant::now() + grace);
             }
-            if let Some(said) = answers.get_mut(index) {
-                *said = answer;
+            if let Some(reply) = answers.get_mut(index) {
+                *reply = answer;
             }
         }
         answers
@@ -127,7 +127,7 @@ impl Sentinels {
             return Err(silent());
         };
         let mut asking = SentinelQuery { kept, was_answered: false };
-        let said = timeout(ASK_TIMEOUT, async {
+        let reply = timeout(ASK_TIMEOUT, async {
             let used = locked(kept).clone();
             if let Some(connection) = used
                 && let Ok(named) = self.ask_over(connection).await
@@ -140,9 +140,9 @@ impl Sentinels {
             *locked(kept) = Some(connection.clone());
             self.ask_over(connection).await
         });
-        let said = said.await.unwrap_or_else(|_| Err(silent()));
-        asking.was_answered = said.is_ok();
-        said
+        let reply = reply.await.unwrap_or_else(|_| Err(silent()));
+        asking.was_answered = reply.is_ok();
+        reply
     }
 
     async fn ask_over(&self, connection: MultiplexedConnection) -> Result<ReportedPrimary, String> {

@@ -99,8 +99,8 @@ impl Pool {
         for command in LOGGED {
             let asked = redis::cmd("ACL").arg("DRYRUN").arg("default").arg(command).to_owned();
             match self.query::<String>("dry_run", &asked).await {
-                Ok(said) if said == "OK" => {}
-                Ok(said) => return Ok(DefaultUser::Refuses(said)),
+                Ok(reply) if reply == "OK" => {}
+                Ok(reply) => return Ok(DefaultUser::Refuses(reply)),
                 Err(error) if error.refusal() == Some(Refusal::Rights) => return Ok(DefaultUser::NotAllowed),
                 Err(StoreError::Verb { source, .. }) if !source.is_io_error() && !source.is_timeout() => {
                     return Ok(DefaultUser::Unknown);

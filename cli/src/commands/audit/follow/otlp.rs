@@ -79,10 +79,10 @@ impl Collector {
         })?;
         let status = answer.status();
         let wait = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let said = answer.bytes().await.map_err(|error| SendError::again(error.without_url()))?;
-        let said = &said[..said.len().min(ANSWER_BYTES_MAX)];
+        let body = answer.bytes().await.map_err(|error| SendError::again(error.without_url()))?;
+        let body = &body[..body.len().min(ANSWER_BYTES_MAX)];
         match status {
-            _ if status.is_success() => Ok(CollectorResponse::Accepted { refused: refused(said) }),
+            _ if status.is_success() => Ok(CollectorResponse::Accepted { refused: refused(body) }),
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
                 Ok(CollectorResponse::Refused(status.to_string()))
             }
@@ -103,8 +103,8 @@ enum CollectorResponse {
 }
 
 /// Returns and logs the number of rejected records. Rejected records must not be sent again.
-fn refused(said: &[u8]) -> u64 {
-    let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
+fn refused(body: &[u8]) -> u64 {
+    let Ok(answer) = ExportLogsServiceResponse::decode(body) else { return 0 };
     let Some(partial) = answer.partial_success else { return 0 };
     if partial.rejected_log_records > 0 || !partial.error_message.is_empty() {
         let records = partial.rejected_log_records;
@@ -196,8 +196,8 @@ fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
 
 fn describe(record: &mut LogRecord, entry: &str, admitted: &str) {
     let entry: Value = serde_json::from_str(&with_numbers_as_text(entry)).unwrap_or_default();
-    let said = |at: &str| entry.pointer(at).and_then(Value::as_str);
-    if said("/level") == Some("error") {
+    let field = |at: &str| entry.pointer(at).and_then(Value::as_str);
+    if field("/level") == Some("error") {
         record.severity_number = SeverityNumber::Error as i32;
     }
     for (name, at) in [
@@ -208,7 +208,7 @@ fn describe(record: &mut LogRecord, entry: &str, admitted: &str) {
         ("tickfleet.call", "/meta/call"),
         ("tickfleet.outcome", "/meta/outcome"),
     ] {
-        record.attributes.extend(said(at).map(|value| text(name, value)));
+        record.attributes.extend(field(at).map(|value| text(name, value)));
     }
     if !admitted.is_empty() {
         record.attributes.push(text("tickfleet.admitted", admitted));

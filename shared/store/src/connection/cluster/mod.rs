@@ -345,8 +345,8 @@ impl Dial for Holder {
 
     async fn migration_redirect(&self, connection: &mut MultiplexedConnection) -> Option<RedisError> {
         let (key, _) = self.key.as_ref()?;
-        let said = redis::cmd("EXISTS").arg(key).query_async::<Value>(connection).await;
-        said.err().filter(|error| matches!(error.code(), Some("ASK" | "MOVED")))
+        let reply = redis::cmd("EXISTS").arg(key).query_async::<Value>(connection).await;
+        reply.err().filter(|error| matches!(error.code(), Some("ASK" | "MOVED")))
     }
 }
 

@@ -144,8 +144,8 @@ impl ApiResponse {
             return serde_json::from_str(&text).map_err(|_| ask.lost("X's response is not JSON.".into()));
         }
         let body: Option<Value> = self.text.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        let said = body.as_ref().and_then(rejection_message).map(|said| format!(": {said}")).unwrap_or_default();
-        let message = format!("X answered with status {status}{said}");
+        let reason = body.as_ref().and_then(rejection_message).map(|reason| format!(": {reason}")).unwrap_or_default();
+        let message = format!("X answered with status {status}{reason}");
         match status {
             429 => {
                 let wait = retry_after(&self.headers, None).or_else(|| until_reset(&self.headers));
@@ -172,8 +172,9 @@ fn until_reset(headers: &HeaderMap) -> Option<Duration> {
 /// The error message in a response. The body contains a problem (RFC 7807), a list of errors, or both.
 fn rejection_message(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
-    let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;
-    let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let detail =
+        PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|detail| !detail.trim().is_empty())?;
+    let line: String = detail.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     Some(wording::cut(line.trim(), ERROR_TEXT_BYTES_MAX))
 }
 

@@ -55,10 +55,16 @@ pub(super) async fn start(
     let holding = machine.sandbox().await?;
     let started = holding.start(level(sandbox.level), spec, OwnedFd::from(theirs)).await;
     let mut confined = started.map_err(|error| error.to_string())?;
-    let listen = |said| {
-        standard_error::log(runtime::process(def.runtime), name.to_owned(), said, Arc::clone(secrets), Arc::clone(tail))
+    let listen = |stderr| {
+        standard_error::log(
+            runtime::process(def.runtime),
+            name.to_owned(),
+            stderr,
+            Arc::clone(secrets),
+            Arc::clone(tail),
+        )
     };
-    let listening = confined.take_stderr().map(|said| tokio::spawn(listen(said)));
+    let listening = confined.take_stderr().map(|stderr| tokio::spawn(listen(stderr)));
     Ok((ConfinedProcess { confined, listening, scratch: Some(scratch) }, ours))
 }
 
