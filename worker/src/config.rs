@@ -72,12 +72,12 @@ impl WorkerConfigs {
     }
 
     async fn adopt_policy(&self, store: &Store) -> Result<Option<u64>, StoreError> {
-        let asked = self.load();
-        let generation = store.generation_of(&asked.active.digest).await?;
+        let loaded = self.load();
+        let generation = store.generation_of(&loaded.active.digest).await?;
         let now = self.in_force.load();
         // A configuration that arrived during the read stays active. The next heartbeat reads the policy's generation.
         let refreshed = |config: &Arc<WorkerConfig>| -> Arc<WorkerConfig> {
-            if config.active.digest != asked.active.digest || now.digest != asked.active.digest {
+            if config.active.digest != loaded.active.digest || now.digest != loaded.active.digest {
                 return Arc::clone(config);
             }
             Arc::new(WorkerConfig { active: Arc::clone(&now), generation, ..(**config).clone() })

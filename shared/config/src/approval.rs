@@ -33,14 +33,14 @@ pub(super) struct ApprovalDemands {
     quorums: Vec<Quorum>,
 }
 
-pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut ApprovalDemands) -> ApprovalDemand {
+pub(super) fn demand(cursor: &Cursor<'_>, demands: &mut ApprovalDemands) -> ApprovalDemand {
     let mut s = cursor.section();
     let mut by = BTreeSet::new();
     for item in s.optional("by").map(|c| c.items()).unwrap_or_default() {
         let Some(role) = item.some_text() else { continue };
         let place = item.node.place.clone();
         let path = item.path.clone();
-        asked.roles.push(NamedRole { place, path, role: role.clone() });
+        demands.roles.push(NamedRole { place, path, role: role.clone() });
         if !by.insert(role) {
             item.refuse("each name once");
         }
@@ -50,7 +50,7 @@ pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut ApprovalDemands) -> Approv
         let place = c.node.place.clone();
         let path = c.path.clone();
         let by = by.clone();
-        asked.quorums.push(Quorum { place, path, by, quorum: usize::try_from(quorum).unwrap_or(usize::MAX) });
+        demands.quorums.push(Quorum { place, path, by, quorum: usize::try_from(quorum).unwrap_or(usize::MAX) });
         Some(quorum)
     });
     let most = Duration::from_millis(limits::DEADLINE_MS_MAX.unsigned_abs());
@@ -100,14 +100,14 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
 
 /// An impossible demand is an error. Otherwise, the call would wait until its deadline. A quorum without any possible
 /// approver is allowed, because such calls are denied at once.
-pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
+pub(super) fn check(demands: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
-    for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {
+    for NamedRole { place, path, role } in demands.roles.iter().filter(|named| !known.contains(named.role.as_str())) {
         let names = || known.iter().copied();
         let expected = format!("a role that an approver of permissions.yaml has: {}", suggest::list(names()));
         errors.suggest(place, path, format!("the unknown role `{role}`"), expected, suggest::closest(role, names()));
     }
-    for Quorum { place, path, by, quorum } in &asked.quorums {
+    for Quorum { place, path, by, quorum } in &demands.quorums {
         let may = approvers.values().filter(|roles| by.is_empty() || !by.is_disjoint(roles)).count();
         if may > 0 && *quorum > may {
             let expected = format!("at most {may}: permissions.yaml has only that many approvers for it");

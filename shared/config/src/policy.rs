@@ -71,7 +71,7 @@ pub(super) struct PermissionsFile {
     pub(super) texts: Vec<RuleText>,
     /// Name → roles.
     pub(super) approvers: BTreeMap<String, BTreeSet<String>>,
-    pub(super) asked: ApprovalDemands,
+    pub(super) demands: ApprovalDemands,
 }
 
 pub(super) fn permissions(tree: &Node, known: &KnownNames, tools: Option<&Tools>, errors: &Errors) -> PermissionsFile {
@@ -89,8 +89,8 @@ pub(super) fn permissions(tree: &Node, known: &KnownNames, tools: Option<&Tools>
     }
     let people = root.optional("approvers").map(|c| approval::approvers(&c, known.agents.as_ref()));
     permitted.approvers = people.unwrap_or_default();
-    for asked in tools.map(|tools| &tools.asked).into_iter().chain([&permitted.asked]) {
-        approval::check(asked, &permitted.approvers, errors);
+    for demands in tools.map(|tools| &tools.demands).into_iter().chain([&permitted.demands]) {
+        approval::check(demands, &permitted.approvers, errors);
     }
     root.close();
     facts::check(tree, &permitted.matrix, errors);
@@ -137,7 +137,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
         let mode = s.optional("mode");
         let mode = mode.and_then(|c| c.choice(&[("enforce", RuleMode::Enforce), ("shadow", RuleMode::Shadow)]));
         let mode = mode.unwrap_or_default();
-        let otherwise_ask = otherwise(&mut s, &mut permitted.asked);
+        let otherwise_ask = otherwise(&mut s, &mut permitted.demands);
         s.close();
         rules.extend(require.map(|require| Rule { name, when, require, message, mode, otherwise_ask }));
     }
@@ -145,11 +145,11 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
 }
 
 /// `None` means that the call is denied.
-fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<ApprovalDemand> {
+fn otherwise(s: &mut Section<'_>, demands: &mut ApprovalDemands) -> Option<ApprovalDemand> {
     let otherwise = s.optional("otherwise");
     let approval = s.optional("approval");
     let asks = otherwise.and_then(|c| c.choice(&[("deny", false), ("ask", true)])).unwrap_or_default();
-    let demand = approval.as_ref().map(|c| approval::demand(c, asked));
+    let demand = approval.as_ref().map(|c| approval::demand(c, demands));
     if let (false, Some(approval)) = (asks, &approval) {
         approval.refuse("`otherwise: ask` beside it: without it, the rule denies calls that do not meet it");
     }

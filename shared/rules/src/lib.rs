@@ -103,7 +103,7 @@ impl RuleDenial {
         Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
-    fn asked(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
+    fn reason(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
         ApprovalReason { place: self.rule, why: self.message, terms, demand }
     }
 
@@ -115,7 +115,7 @@ impl RuleDenial {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleFindings {
     pub shadow: Vec<ShadowDenial>,
-    pub asked: Vec<ApprovalReason>,
+    pub approvals: Vec<ApprovalReason>,
 }
 
 impl Rulebook {
@@ -143,13 +143,13 @@ impl Rulebook {
     pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<RuleFindings, RuleDenial> {
         let Some(rules) = self.0.get(tool) else { return Ok(RuleFindings::default()) };
         let mut evaluation = Evaluation::of(facts);
-        let mut asked = Vec::new();
+        let mut approvals = Vec::new();
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}
                 // Only a violated rule asks people. A rule that cannot be evaluated denies the call.
                 (Err(unmet), Some((demand, terms))) if unmet.why == DenialCause::NotMet => {
-                    asked.push(unmet.asked(demand.clone(), terms.clone()));
+                    approvals.push(unmet.reason(demand.clone(), terms.clone()));
                 }
                 (Err(unmet), _) => return Err(unmet),
             }
@@ -157,7 +157,7 @@ impl Rulebook {
         // Shadow rules are last, so that they cannot use up the work that the enforced rules need.
         let shadows = rules.iter().filter(|rule| !rule.mode.is_enforced());
         let shadow = shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(RuleDenial::in_shadow).collect();
-        Ok(RuleFindings { shadow, asked })
+        Ok(RuleFindings { shadow, approvals })
     }
 }
 

@@ -422,8 +422,8 @@ fn an_approval_rule_asks_only_when_its_condition_is_decidable() {
     };
     let asks = [rule("small", "args.amount <= 500", true), rule("tiny", "args.amount <= 5", true)];
     let places = |arguments: &str| {
-        let asked = decided(arguments, &asks).unwrap().asked;
-        asked.into_iter().map(|asked| (asked.place, asked.why)).collect::<Vec<_>>()
+        let approvals = decided(arguments, &asks).unwrap().approvals;
+        approvals.into_iter().map(|reason| (reason.place, reason.why)).collect::<Vec<_>>()
     };
     let place = |name: &str| format!("permissions.send_money.rules.{name}");
     assert_eq!(places(r#"{"amount": 3}"#), []);
@@ -433,5 +433,5 @@ fn an_approval_rule_asks_only_when_its_condition_is_decidable() {
     assert_eq!((undecided.rule, undecided.why), (place("small"), DenialCause::Undecided));
     let mixed = [asks[0].clone(), rule("never", "args.amount <= 600", false)];
     assert_eq!(decided(r#"{"amount": 700}"#, &mixed).unwrap_err().rule, place("never"));
-    assert_eq!(decided(r#"{"amount": 550}"#, &mixed).unwrap().asked.len(), 1);
+    assert_eq!(decided(r#"{"amount": 550}"#, &mixed).unwrap().approvals.len(), 1);
 }

@@ -77,7 +77,7 @@ impl Calls {
             upto: position + 1,
             lease_ms: self.store.options().lease_ms,
         };
-        let asked = retry_until(&self.now, || async {
+        let reports = retry_until(&self.now, || async {
             match self.store.decide(ask).await.map(|receipt| receipt.result) {
                 Ok(UnrunCallsResult::Confirmed(known)) => Attempt::Done(Some(known)),
                 Ok(UnrunCallsResult::RetryAt(_)) => Attempt::Later(RESTART_WAIT),
@@ -88,7 +88,7 @@ impl Calls {
                 Err(_) => Attempt::Failed,
             }
         });
-        let mut known = match asked.await {
+        let mut known = match reports.await {
             Some(Some(known)) => known,
             // One of the unread reports may be about this call, so the outcome of the call is unknown.
             Some(None) => return EarlierAttempts::Ends(self.unknown(attempt)),
@@ -136,7 +136,7 @@ impl Calls {
         passed: CheckedCall,
     ) -> Result<BegunCall, NotBegun> {
         let facts_row = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool);
-        let uses = (!passed.asked.is_empty()).then(|| consent::uses(attempt, &passed));
+        let uses = (!passed.approvals.is_empty()).then(|| consent::uses(attempt, &passed));
         // A local call has no intent record of its own: the entry for the caller's process serves as one.
         let once = passed.tool.spec.effect == Effect::Once && passed.tool.local_lease.is_none();
         let mut nothing = None;
@@ -181,7 +181,7 @@ impl Calls {
                 cache: lookup.as_ref().map(|lookup| lookup.name.clone()).filter(|_| !attempt.waited),
                 view: view.clone(),
             };
-            let asked = Instant::now();
+            let started_at = Instant::now();
             let answer = self.decisions.begin(begin, durability, self.settings.durable_wait).await;
             let Some(((result, read), confirmed)) = answer else {
                 self.metrics.fenced("begin");
@@ -220,7 +220,7 @@ impl Calls {
                         // A restarted store may have lost the begin record, so the call is not sent.
                         return Err(NotBegun::of(attempt.unsent()));
                     }
-                    if let Err(outcome) = self.confirmed(attempt, durability, confirmed, asked.elapsed()) {
+                    if let Err(outcome) = self.confirmed(attempt, durability, confirmed, started_at.elapsed()) {
                         // Undo the begin record: if the store loses this turn, the same turn may be submitted again and
                         // run the call.
                         self.journal.undo(attempt.slice, attempt.id.position).await;

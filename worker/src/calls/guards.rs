@@ -76,7 +76,7 @@ pub(crate) struct CheckedCall {
     pub(crate) tool: Arc<RegisteredTool>,
     pub(crate) arguments: Box<RawValue>,
     pub(crate) shadow: Vec<ShadowDenial>,
-    pub(crate) asked: Vec<ApprovalReason>,
+    pub(crate) approvals: Vec<ApprovalReason>,
 }
 
 pub(crate) struct BegunCall {
@@ -109,25 +109,25 @@ impl BegunCall {
 
 /// Applies the guards in the order of [`Guard::ALL`]. `observe` receives the result of each guard.
 pub(crate) async fn pass(
-    asked: &GuardedCall<'_>,
+    call: &GuardedCall<'_>,
     arguments: &str,
     mut observe: impl FnMut(Guard, Result<&RegisteredTool, &CallEnding>),
 ) -> Result<CheckedCall, Box<CallEnding>> {
-    let found = asked.tool();
+    let found = call.tool();
     observe(Guard::Permission, found.as_deref().map_err(Box::as_ref));
     let tool = found?;
-    let fitting = asked.arguments(&tool, arguments).await;
+    let fitting = call.arguments(&tool, arguments).await;
     observe(Guard::Arguments, fitting.as_ref().map(|_| &*tool).map_err(Box::as_ref));
     let arguments = fitting?;
     let validated = validated(&tool, &arguments);
     observe(Guard::Validation, validated.as_ref().map(|()| &*tool).map_err(Box::as_ref));
     validated?;
-    let ruled = asked.evaluate_rules(&tool, &arguments);
+    let ruled = call.evaluate_rules(&tool, &arguments);
     observe(Guard::Rules, ruled.as_ref().map(|_| &*tool).map_err(Box::as_ref));
-    let RuleFindings { shadow, asked: by_rules } = ruled?;
-    let asked = asked.required_approvals(&tool, &arguments, by_rules);
-    observe(Guard::Approval, asked.as_ref().map(|_| &*tool).map_err(Box::as_ref));
-    Ok(CheckedCall { asked: asked?, tool, arguments, shadow })
+    let RuleFindings { shadow, approvals: by_rules } = ruled?;
+    let approvals = call.required_approvals(&tool, &arguments, by_rules);
+    observe(Guard::Approval, approvals.as_ref().map(|_| &*tool).map_err(Box::as_ref));
+    Ok(CheckedCall { approvals: approvals?, tool, arguments, shadow })
 }
 
 impl GuardedCall<'_> {
@@ -187,15 +187,15 @@ impl GuardedCall<'_> {
             terms: String::new(),
             demand: tool.spec.approval.clone().unwrap_or_default(),
         });
-        let asked: Vec<ApprovalReason> = by_tool.into_iter().chain(by_rules).collect();
+        let approvals: Vec<ApprovalReason> = by_tool.into_iter().chain(by_rules).collect();
         let can_be_asked = matches!(self, Self::Tool { tools, .. } if !tools.approvers().is_empty());
         let bytes = arguments.get().len();
-        if can_be_asked && !asked.is_empty() && bytes > limits::APPROVAL_ARGUMENTS_BYTES_MAX {
+        if can_be_asked && !approvals.is_empty() && bytes > limits::APPROVAL_ARGUMENTS_BYTES_MAX {
             let error = messages::too_long_for_approval(&tool.spec.name, bytes);
             return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));
         }
-        if asked.is_empty() || can_be_asked {
-            return Ok(asked);
+        if approvals.is_empty() || can_be_asked {
+            return Ok(approvals);
         }
         let message = "This call needs a person's approval, but this fleet cannot request one.";
         Err(CallEnding::of(Outcome::ApprovalRefused, message))
@@ -262,7 +262,7 @@ pub(super) async fn passed_with(
     arguments: &str,
 ) -> Result<CheckedCall, Box<CallEnding>> {
     let head = attempt.head();
-    let asked = if attempt.is_task() {
+    let call = if attempt.is_task() {
         GuardedCall::Task { handlers: &attempt.config.task_handlers, agent: &head.agent }
     } else {
         let tenant = &attempt.slice.name.tenant;
@@ -272,7 +272,7 @@ pub(super) async fn passed_with(
         let task = head.task.as_ref();
         GuardedCall::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
     };
-    pass(&asked, arguments, |_, _| {}).await
+    pass(&call, arguments, |_, _| {}).await
 }
 
 #[cfg(test)]
@@ -296,8 +296,8 @@ mod tests {
         let echo = Arc::new(RegisteredTool::new(spec, handler).unwrap());
         let handlers = TaskHandlers::from([(agent.clone(), echo)]);
         let mut met = Vec::new();
-        let asked = GuardedCall::Task { handlers: &handlers, agent: &agent };
-        pass(&asked, "{}", |guard, said| met.push((guard, said.is_ok()))).await.unwrap();
+        let call = GuardedCall::Task { handlers: &handlers, agent: &agent };
+        pass(&call, "{}", |guard, said| met.push((guard, said.is_ok()))).await.unwrap();
         assert_eq!(met, Guard::ALL.map(|guard| (guard, true)));
     }
 
@@ -324,8 +324,8 @@ mod tests {
             let tenant = &tenant;
             let agent = &agent;
             let context = &context;
-            let asked = GuardedCall::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
-            let passed = pass(&asked, "{}", |_, _| {}).await;
+            let call = GuardedCall::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
+            let passed = pass(&call, "{}", |_, _| {}).await;
             let stopped = passed.err().map(|ending| ending.error);
             assert_eq!(stopped.is_none(), passes, "{stopped:?}");
         }

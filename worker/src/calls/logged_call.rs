@@ -75,10 +75,10 @@ impl LoggedCall<'_> {
         // null values would not have passed.
         let strict = self.policy_inputs.is_none_or(|policy_inputs| policy_inputs.strict);
         let task = task.as_ref();
-        let asked = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
-        match guards::pass(&asked, arguments, |_, _| {}).await {
-            Ok(passed) if passed.asked.is_empty() => LoggedCallVerdict::Passes,
-            Ok(passed) => LoggedCallVerdict::Asks(places(&passed.asked)),
+        let call = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
+        match guards::pass(&call, arguments, |_, _| {}).await {
+            Ok(passed) if passed.approvals.is_empty() => LoggedCallVerdict::Passes,
+            Ok(passed) => LoggedCallVerdict::Asks(places(&passed.approvals)),
             Err(ending) => ends(&ending),
         }
     }
@@ -94,8 +94,8 @@ impl LoggedCall<'_> {
         let texts = row.rules.iter().filter(|rule| rule.mode.is_enforced()).flat_map(|rule| {
             [Some(rule.require.as_str()), rule.when.as_deref()].into_iter().flatten().collect::<Vec<_>>()
         });
-        let asked: Vec<&str> = texts.collect();
-        let asks = |name: &str| asked.iter().any(|text| text.contains(name));
+        let texts: Vec<&str> = texts.collect();
+        let asks = |name: &str| texts.iter().any(|text| text.contains(name));
         let is_hidden = |raw: &Option<Box<serde_json::value::RawValue>>| {
             raw.as_ref().is_some_and(|raw| raw.get().contains("[REDACTED]"))
         };
@@ -144,8 +144,8 @@ fn grant(policy_inputs: &PolicyInputs) -> TaskGrant {
     }
 }
 
-fn places(asked: &[ApprovalReason]) -> String {
-    asked.iter().map(|asked| asked.place.as_str()).collect::<Vec<_>>().join(", ")
+fn places(reasons: &[ApprovalReason]) -> String {
+    reasons.iter().map(|reason| reason.place.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn ends(ending: &CallEnding) -> LoggedCallVerdict {

@@ -43,7 +43,7 @@ impl Calls {
             return AttemptOutcome::Reconcile(Duration::ZERO, "the worker had to stop".into(), parked, unknown);
         }
         let before = ReconcileProgress::decode(attempt.number);
-        let now = ReconcileProgress { asked: before.asked.saturating_add(1), ..before };
+        let now = ReconcileProgress { lookups: before.lookups.saturating_add(1), ..before };
         let ended = match self.call_lookup_tool(attempt, by, tools, arguments).await {
             ReconcileVerdict::Happened(output) => {
                 self.metrics.reconciled(Some(true));
@@ -58,12 +58,12 @@ impl Calls {
                     "{} found no trace of it so far; it is called again when no request can be in flight",
                     by.tool
                 );
-                let parked = ReconcileProgress { asked: 0, is_grace_over: true, ..now }.encode();
+                let parked = ReconcileProgress { lookups: 0, is_grace_over: true, ..now }.encode();
                 return AttemptOutcome::Reconcile(grace(by), why, parked, unknown);
             }
-            ReconcileVerdict::Unknown if now.asked < by.tries && self.has_time_for(attempt, wait(now.asked)) => {
+            ReconcileVerdict::Unknown if now.lookups < by.tries && self.has_time_for(attempt, wait(now.lookups)) => {
                 let why = format!("{} cannot tell whether it took effect", by.tool);
-                return AttemptOutcome::Reconcile(wait(now.asked), why, now.encode(), unknown);
+                return AttemptOutcome::Reconcile(wait(now.lookups), why, now.encode(), unknown);
             }
             ReconcileVerdict::NotSoFar | ReconcileVerdict::Unknown => {
                 self.metrics.reconciled(None);
@@ -100,9 +100,9 @@ impl Calls {
         let name = &attempt.slice.name;
         let head = attempt.head();
         let key = idempotency_key(&name.tenant, &attempt.id.turn, &head.digest, attempt.id.position);
-        let asked = by.lookup_arguments(arguments, &key, &attempt.id.to_string());
-        let asked = match other.arguments.check_in_time(&asked).await {
-            Ok(asked) => asked,
+        let lookup = by.lookup_arguments(arguments, &key, &attempt.id.to_string());
+        let lookup = match other.arguments.check_in_time(&lookup).await {
+            Ok(lookup) => lookup,
             Err(error) => {
                 let problem = error.message(&by.tool);
                 tracing::error!(
@@ -118,7 +118,7 @@ impl Calls {
         let limit = other.spec.timeout.min(self.store.clock().until(head.deadline_ms));
         let cancelled = attempt.lease.cancel.cancelled();
         let must_stop = self.now.cancelled();
-        let ran = attempt::run(other, &context, &asked, limit, cancelled, must_stop).await;
+        let ran = attempt::run(other, &context, &lookup, limit, cancelled, must_stop).await;
         match attempt::classify(ran, other, &attempt.id, &by.tool, limit) {
             HandlerOutcome::Output(output) => by.verdict(&output.json),
             _ => ReconcileVerdict::Unknown,
@@ -130,8 +130,8 @@ fn grace(by: &Reconcile) -> Duration {
     Duration::from_millis(by.grace_ms.unsigned_abs())
 }
 
-fn wait(asked: u32) -> Duration {
-    FIRST_WAIT.saturating_mul(3_u32.saturating_pow(asked.saturating_sub(1))).min(LONGEST_WAIT)
+fn wait(lookups: u32) -> Duration {
+    FIRST_WAIT.saturating_mul(3_u32.saturating_pow(lookups.saturating_sub(1))).min(LONGEST_WAIT)
 }
 
 fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue>) -> CallResult {

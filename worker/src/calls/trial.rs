@@ -69,7 +69,7 @@ impl Trial {
         let mut tried = TrialResult { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };
         let (tool, arguments) = match self.pass(&mut tried.steps).await {
-            Ok(passed) if !passed.asked.is_empty() => {
+            Ok(passed) if !passed.approvals.is_empty() => {
                 tried.next = Some("A worker would request approval and run the call once approved".to_owned());
                 return tried;
             }
@@ -100,7 +100,7 @@ impl Trial {
         let agent = &self.agent;
         let name = self.tool.as_str();
         let context = &self.context;
-        let asked = GuardedCall::Tool { tools, tenant, agent, name, strict: false, context, task: None };
+        let call = GuardedCall::Tool { tools, tenant, agent, name, strict: false, context, task: None };
         let observe = |guard: Guard, check: Result<&RegisteredTool, &CallEnding>| {
             let passed = check.is_ok();
             let detail = match check {
@@ -109,14 +109,14 @@ impl Trial {
             };
             steps.push(TrialStep { step: guard.name(), passed, detail });
         };
-        let passed = guards::pass(&asked, &self.arguments, observe).await?;
-        let by_rules = passed.asked.iter().filter(|asked| asked.place.starts_with("permissions.")).count();
+        let passed = guards::pass(&call, &self.arguments, observe).await?;
+        let by_rules = passed.approvals.iter().filter(|reason| reason.place.starts_with("permissions.")).count();
         if let Some(step) = steps.iter_mut().find(|step| step.step == Guard::Rules.name() && by_rules > 0) {
             step.detail =
                 format!("{by_rules} of {} require approval; the others are met", self.tools.rules(&passed.tool));
         }
-        if let Some(step) = steps.last_mut().filter(|_| !passed.asked.is_empty()) {
-            (step.passed, step.detail) = (false, needs(&passed.asked));
+        if let Some(step) = steps.last_mut().filter(|_| !passed.approvals.is_empty()) {
+            (step.passed, step.detail) = (false, needs(&passed.approvals));
         }
         if let Some(step) = steps.iter_mut().find(|step| step.step == Guard::Rules.name()) {
             for ShadowDenial { rule, message, .. } in &passed.shadow {
@@ -131,7 +131,7 @@ impl Trial {
     fn facts(&self, tool: &RegisteredTool) -> Option<TrialStep> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");
-        let asked = |conditions: &[FactCondition]| {
+        let unmet = |conditions: &[FactCondition]| {
             list(
                 conditions
                     .iter()
@@ -141,8 +141,8 @@ impl Trial {
         };
         let changed = |changes: &[FactChange]| list(changes.iter().map(|it| it.fact.to_string()).collect());
         let unchecked = [
-            ("it needs", asked(&row.require)),
-            ("it is forbidden after", asked(&row.forbid)),
+            ("it needs", unmet(&row.require)),
+            ("it is forbidden after", unmet(&row.forbid)),
             ("it sets", changed(&row.sets)),
             ("it clears", changed(&row.clears)),
         ];
@@ -251,8 +251,8 @@ impl Trial {
     }
 }
 
-fn needs(asked: &[ApprovalReason]) -> String {
-    let each = asked.iter().map(|ApprovalReason { place, why, demand, .. }| {
+fn needs(reasons: &[ApprovalReason]) -> String {
+    let each = reasons.iter().map(|ApprovalReason { place, why, demand, .. }| {
         let who = match demand.by.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {
             roles if roles.is_empty() => "any approver".to_owned(),
             roles => roles,

@@ -510,9 +510,9 @@ impl SliceRun {
 
 /// `None` if the call used the approval. Only the first call of a slice can have an approval.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
-    let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
-    let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
-    (!is_used).then(|| (slice.name.tenant.clone(), asked))
+    let requested = slice.turn.approval.clone().filter(|_| index == 0)?;
+    let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == requested);
+    (!is_used).then(|| (slice.name.tenant.clone(), requested))
 }
 
 /// The limits in shadow mode that would have delayed the call. If an admission exceeds a maximum by n calls, the limit

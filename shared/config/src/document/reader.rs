@@ -16,7 +16,7 @@ pub(crate) struct Section<'a> {
     entries: &'a [Entry],
     /// False if the value is not a mapping. That error is already noted, so missing fields are not reported.
     sound: bool,
-    asked: Vec<&'static str>,
+    known: Vec<&'static str>,
     errors: &'a Errors,
 }
 
@@ -27,12 +27,12 @@ impl<'a> Section<'a> {
         if !sound {
             errors.push(&node.place, &path, node.describe(), "a mapping");
         }
-        Self { path, place: &node.place, entries: node.entries(), sound, asked: vec![], errors }
+        Self { path, place: &node.place, entries: node.entries(), sound, known: vec![], errors }
     }
 
     /// Null counts as missing.
     pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
-        self.asked.push(field);
+        self.known.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
         let given = !matches!(entry.node.value, Value::Null);
         given.then(|| Cursor { node: &entry.node, path: join(&self.path, field), errors: self.errors })
@@ -50,12 +50,12 @@ impl<'a> Section<'a> {
 
     /// A misspelled setting would have no effect, so every unread field is an error.
     pub(crate) fn close(self) {
-        for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str())) {
-            let expected = match self.asked.as_slice() {
+        for entry in self.entries.iter().filter(|entry| !self.known.contains(&entry.key.as_str())) {
+            let expected = match self.known.as_slice() {
                 [] => "no field here".to_owned(),
                 known => format!("one of {}", suggest::list(known.iter().copied())),
             };
-            let meant = suggest::closest(&entry.key, self.asked.iter().copied());
+            let meant = suggest::closest(&entry.key, self.known.iter().copied());
             let found = format!("the unknown field `{}`", entry.key);
             self.errors.suggest(&entry.key_place, &join(&self.path, &entry.key), found, expected, meant);
         }

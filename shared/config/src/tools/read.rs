@@ -37,7 +37,7 @@ pub(crate) struct Tools {
     pub(crate) names: BTreeSet<String>,
     pub(crate) names_and_ids: BTreeSet<String>,
     pub(crate) has_all_names: bool,
-    pub(crate) asked: ApprovalDemands,
+    pub(crate) demands: ApprovalDemands,
 }
 
 #[must_use]
@@ -64,7 +64,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     for (name, place, cursor) in members {
         tool_name(name, place, &cursor);
         let others = sources.built_in_tools.contains(name) || modules_may_have_it;
-        let def = tool(&cursor, others, sources.schema_check, &mut tools.asked);
+        let def = tool(&cursor, others, sources.schema_check, &mut tools.demands);
         let id = def.id.clone().unwrap_or_else(|| default_id(name));
         if let Some(first) = ids.get(&id) {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("a unique id (see {first})"));
@@ -97,7 +97,7 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
 }
 
 /// If `overrides` is true, another tool of this name may have the missing fields. The registry then checks them.
-fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
+fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, demands: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
     let overrides = overrides && RUNNERS.iter().all(|(kind, _)| cursor.node.get(kind).is_none());
@@ -125,7 +125,7 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
         required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
         requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
-        approval: s.optional("approval").map(|c| approval::demand(&c, asked)),
+        approval: s.optional("approval").map(|c| approval::demand(&c, demands)),
         runner: None,
         input_schema,
     };

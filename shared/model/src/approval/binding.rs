@@ -24,7 +24,7 @@ pub struct ApprovalBinding<'a> {
     /// For example an address or a command, which the tool's specification lacks. May be empty.
     pub runs: &'a str,
     pub arguments: &'a RawValue,
-    pub asked: &'a [ApprovalReason],
+    pub approvals: &'a [ApprovalReason],
 }
 
 impl ApprovalBinding<'_> {
@@ -50,8 +50,8 @@ impl ApprovalBinding<'_> {
             self.runs,
             &arguments,
         ];
-        let asked = self.asked.iter().flat_map(|asked| [asked.place.as_str(), asked.terms.as_str()]);
-        hash_of(fixed.into_iter().chain(asked))
+        let approvals = self.approvals.iter().flat_map(|reason| [reason.place.as_str(), reason.terms.as_str()]);
+        hash_of(fixed.into_iter().chain(approvals))
     }
 
     #[must_use]
@@ -100,7 +100,7 @@ mod tests {
         let arguments: Box<RawValue> = serde_json::from_str(&fixture.arguments).unwrap();
         let demand = ApprovalDemand { quorum: fixture.quorum, ..ApprovalDemand::default() };
         let terms = format!("{} {demand:?}", fixture.rule);
-        let asked = [ApprovalReason { place: "tools.pay".into(), why: String::new(), terms, demand }];
+        let approvals = [ApprovalReason { place: "tools.pay".into(), why: String::new(), terms, demand }];
         ApprovalBinding {
             tenant: &TenantId::new(&fixture.tenant).unwrap(),
             agent: &AgentId::new(&fixture.agent).unwrap(),
@@ -111,7 +111,7 @@ mod tests {
             tool: &spec(&fixture.version),
             runs: &fixture.runs,
             arguments: &arguments,
-            asked: &asked,
+            approvals: &approvals,
         }
         .hash()
     }

@@ -47,14 +47,14 @@ pub struct ApprovalReason {
 }
 
 #[must_use]
-pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
-    asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
+pub fn expires_ms(reasons: &[ApprovalReason]) -> Option<i64> {
+    reasons.iter().filter_map(|reason| reason.demand.expires_ms).min()
 }
 
 /// Returns the arguments that every reason allows an approver to narrow.
 #[must_use]
-pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
-    let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
+pub fn may_narrow(reasons: &[ApprovalReason]) -> BTreeSet<String> {
+    let mut all = reasons.iter().map(|reason| reason.demand.narrow.clone());
     let first = all.next().unwrap_or_default();
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
@@ -70,7 +70,7 @@ pub fn is_approver_word(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn asked(quorum: u32, by: &[&str], expires_ms: Option<i64>, narrow: &[&str]) -> ApprovalReason {
+    fn reason(quorum: u32, by: &[&str], expires_ms: Option<i64>, narrow: &[&str]) -> ApprovalReason {
         let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
         let demand = ApprovalDemand { by: words(by), quorum, expires_ms, narrow: words(narrow) };
         ApprovalReason { place: "tools.pay".into(), why: String::new(), terms: String::new(), demand }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn several_approval_demands_combine_to_the_strictest() {
-        let all = [asked(1, &[], None, &["/a", "/b"]), asked(2, &["legal", "finance"], Some(9), &["/b", "/c"])];
+        let all = [reason(1, &[], None, &["/a", "/b"]), reason(2, &["legal", "finance"], Some(9), &["/b", "/c"])];
         assert_eq!(expires_ms(&all), Some(9));
         assert_eq!(may_narrow(&all), BTreeSet::from(["/b".to_owned()]));
         assert_eq!((expires_ms(&all[..1]), may_narrow(&[])), (None, BTreeSet::new()));

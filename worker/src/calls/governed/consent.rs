@@ -110,7 +110,7 @@ impl Approvals {
         let refused =
             |problem: &str| not_begun(self.refuse_approval(attempt, not_narrowed(problem), ApprovalEvent::Narrowed));
         let values: NarrowedValues = serde_json::from_str(values).unwrap_or_default();
-        let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
+        let given = match narrow(passed.arguments.get(), &may_narrow(&passed.approvals), &values) {
             Ok(given) => given,
             Err(problem) => return Err(begun.map_or_else(|| refused(&problem.to_string()), not_begun)),
         };
@@ -125,8 +125,8 @@ impl Approvals {
                 return Err(not_begun(attempt.refused(ending.outcome, CallError { message, ..ending.error })));
             }
         };
-        let places: BTreeSet<&str> = passed.asked.iter().map(|asked| asked.place.as_str()).collect();
-        if let Some(more) = again.asked.iter().find(|asked| !places.contains(asked.place.as_str())) {
+        let places: BTreeSet<&str> = passed.approvals.iter().map(|reason| reason.place.as_str()).collect();
+        if let Some(more) = again.approvals.iter().find(|reason| !places.contains(reason.place.as_str())) {
             let problem = format!("{} requires an approval of the new arguments, but none was requested", more.place);
             return Err(begun.map_or_else(|| refused(&problem), not_begun));
         }
@@ -156,12 +156,12 @@ impl Approvals {
                 abridged: short.is_some(),
                 arguments: short.unwrap_or_else(|| arguments.to_owned()),
                 bytes: arguments.len(),
-                why: self.approval_reasons(&passed.asked, before),
-                may_narrow: may_narrow(&passed.asked),
+                why: self.approval_reasons(&passed.approvals, before),
+                may_narrow: may_narrow(&passed.approvals),
             },
             exact: arguments.to_owned().into(),
-            demands: demands(&passed.asked),
-            expires_ms: expires_ms(&passed.asked),
+            demands: demands(&passed.approvals),
+            expires_ms: expires_ms(&passed.approvals),
             early: early(attempt, &uses.id, &spec.name),
             tenant_max: limits::APPROVALS_WAITING_MAX,
             agent_max: limits::APPROVALS_WAITING_OF_AGENT_MAX,
@@ -212,20 +212,20 @@ impl Approvals {
     }
 
     /// Returns JSON. Reasons beyond [`WHY_BYTES_MAX`] are only counted.
-    fn approval_reasons(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
+    fn approval_reasons(&self, reasons: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why =
                 format!("{before} was requested before; since then, the call, its tool or the rules have changed");
             json!({"place": "asked again", "why": why})
         });
-        let each = asked.iter().map(|asked| json!({"place": asked.place, "why": self.redactor.text(&asked.why)}));
+        let each = reasons.iter().map(|reason| json!({"place": reason.place, "why": self.redactor.text(&reason.why)}));
         let mut all: Vec<Value> = again.into_iter().chain(each).collect();
-        let asked = all.len();
+        let count = all.len();
         while json!(all).to_string().len() > WHY_BYTES_MAX && all.len() > 1 {
             all.pop();
         }
-        if all.len() < asked {
-            all.push(json!({"place": "…", "why": format!("{} more reasons are not shown", asked - all.len())}));
+        if all.len() < count {
+            all.push(json!({"place": "…", "why": format!("{} more reasons are not shown", count - all.len())}));
         }
         json!(all).to_string()
     }
@@ -239,12 +239,12 @@ fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, S
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
-fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
-    let demand = |asked: &ApprovalReason| Demand {
-        quorum: asked.demand.quorum,
-        roles: asked.demand.by.iter().cloned().collect(),
+fn demands(reasons: &[ApprovalReason]) -> Vec<Demand> {
+    let demand = |reason: &ApprovalReason| Demand {
+        quorum: reason.demand.quorum,
+        roles: reason.demand.by.iter().cloned().collect(),
     };
-    asked.iter().map(demand).collect::<BTreeSet<_>>().into_iter().collect()
+    reasons.iter().map(demand).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn binding(attempt: &CallAttempt<'_>, passed: &CheckedCall) -> String {
@@ -259,7 +259,7 @@ fn binding(attempt: &CallAttempt<'_>, passed: &CheckedCall) -> String {
         tool: &passed.tool.spec,
         runs: &passed.tool.runs,
         arguments: &passed.arguments,
-        asked: &passed.asked,
+        approvals: &passed.approvals,
     }
     .hash()
 }

@@ -84,10 +84,10 @@ impl KnowledgeBase {
     }
 
     /// Best first. A passage must contain at least one word of the question.
-    pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(PassageRef, f32)> {
+    pub(crate) fn by_words(&self, words: &[String], category: Option<&str>, most: usize) -> Vec<(PassageRef, f32)> {
         let index = self.index.read();
         let wanted = |text: usize| index.places[text].as_ref().is_some_and(|(held, _)| is_of(held, category));
-        let found = index.lexicon.find(asked, most, wanted);
+        let found = index.lexicon.find(words, most, wanted);
         found.into_iter().filter_map(|(text, score)| Some((index.places[text].clone()?, score))).collect()
     }
 

@@ -92,8 +92,8 @@ impl Embedder {
 
     /// Takes at most [`TEXTS_MAX`] texts. All vectors have the same length.
     pub(crate) async fn embed_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
-        let asked = tokio::time::timeout(timeout, self.request(texts));
-        let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
+        let response = tokio::time::timeout(timeout, self.request(texts));
+        let body = response.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
         let answer: EmbeddingResponse =
             serde_json::from_slice(&body).map_err(|_| "the response is not a list of embeddings")?;
         let mut vectors: Vec<Option<Vec<i8>>> = vec![None; texts.len()];

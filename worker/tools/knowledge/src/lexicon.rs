@@ -70,11 +70,11 @@ impl Lexicon {
 
     /// Finds texts that contain at least one of the words, best first. Scores are relative to an upper bound, so they
     /// are below 1.
-    pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
+    pub(crate) fn find(&self, words: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
         let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
         let mut scores = HashMap::<u32, f32>::new();
         let mut best = 0.0;
-        for word in asked {
+        for word in words {
             let postings = self.words.get(word.as_str()).map_or(&[][..], Vec::as_slice);
             let live = |posting: &&Posting| self.lengths[posting.text as usize].is_some();
             let having = postings.iter().filter(live).count();

@@ -78,7 +78,7 @@ struct RecallQuery<'a> {
     tenant: &'a TenantId,
     agent: &'a AgentId,
     query: &'a str,
-    asked: &'a [String],
+    words: &'a [String],
 }
 
 impl Knowledge {
@@ -93,8 +93,8 @@ impl Knowledge {
         most: usize,
     ) -> Recollection {
         let query = &*wording::cut(query, limits::QUERY_BYTES_MAX);
-        let asked = query_words(query);
-        let asker = RecallQuery { knowledge: self, store, tenant, agent, query, asked: &asked };
+        let words = query_words(query);
+        let asker = RecallQuery { knowledge: self, store, tenant, agent, query, words: &words };
         let wanted = Source::ALL.into_iter().filter(|source| sources.is_empty() || sources.contains(source));
         let searches = wanted.map(|source| (source, asker.search(source))).collect();
         gathered(searches, SOURCE_DEADLINE, most).await
@@ -157,7 +157,7 @@ impl<'a> RecallQuery<'a> {
 
     async fn memories(self) -> SourceResult {
         let notes = self.knowledge.notes.of(self.store, self.tenant, self.agent).await?;
-        let found = notes.lexicon.find(self.asked, CONSIDERED, |_| true);
+        let found = notes.lexicon.find(self.words, CONSIDERED, |_| true);
         let found = found.into_iter().map(|(at, score)| Recalled {
             source: Source::Memory,
             text: notes.memories[at].text.clone(),
@@ -240,7 +240,7 @@ impl<'a> RecallQuery<'a> {
         for text in texts {
             lexicon.add(&text);
         }
-        let mut found = lexicon.find(self.asked, CONSIDERED, |_| true);
+        let mut found = lexicon.find(self.words, CONSIDERED, |_| true);
         found.iter_mut().for_each(|(_, score)| *score = rounded(*score));
         found
     }

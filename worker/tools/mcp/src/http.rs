@@ -83,7 +83,7 @@ impl StreamableClient {
         has_session: bool,
     ) -> Outcome<StreamableHttpPostResponse> {
         let status = response.status();
-        let asked = wire::request_id(message);
+        let request_id = wire::request_id(message);
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
             return Ok(StreamableHttpPostResponse::Accepted);
         }
@@ -91,22 +91,22 @@ impl StreamableClient {
             return Err(StreamableHttpError::SessionExpired);
         }
         if !status.is_success() {
-            return self.refusal(response, asked).await;
+            return self.refusal(response, request_id).await;
         }
         let session = session(response.headers())?;
         let kind = kind(response.headers());
-        let Some(asked) = asked else {
+        let Some(request_id) = request_id else {
             // Only requests expect a response, so any body is ignored.
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         match kind.as_deref() {
             Some(kind) if kind.starts_with(EVENTS) => {
-                Ok(StreamableHttpPostResponse::Sse(events(response, Arc::clone(&self.reader), asked), session))
+                Ok(StreamableHttpPostResponse::Sse(events(response, Arc::clone(&self.reader), request_id), session))
             }
             Some(kind) if kind.starts_with(JSON) => {
                 let answer = match body(response, limits::MCP_MESSAGE_BYTES_MAX).await? {
-                    Some(body) => self.reader.answer(&body, asked),
-                    None => self.reader.too_large(asked),
+                    Some(body) => self.reader.answer(&body, request_id),
+                    None => self.reader.too_large(request_id),
                 };
                 Ok(StreamableHttpPostResponse::Json(answer, session))
             }
@@ -115,7 +115,7 @@ impl StreamableClient {
     }
 
     /// The body of an unsuccessful response may contain a protocol error.
-    async fn refusal(&self, response: Response, asked: Option<u64>) -> Outcome<StreamableHttpPostResponse> {
+    async fn refusal(&self, response: Response, request_id: Option<u64>) -> Outcome<StreamableHttpPostResponse> {
         let status = response.status();
         let challenge =
             response.headers().get(WWW_AUTHENTICATE).map(|header| String::from_utf8_lossy(header.as_bytes()));
@@ -142,7 +142,7 @@ impl StreamableClient {
             && !is_about_credentials
             && let Decoded::Message(JsonRpcMessage::Error(mut error)) = self.reader.decoder.decode(body.trim_ascii())
         {
-            error.id = error.id.or(asked.map(wire::id_of));
+            error.id = error.id.or(request_id.map(wire::id_of));
             return Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(error), None));
         }
         if passes {
@@ -155,26 +155,26 @@ impl StreamableClient {
 
 impl ResponseReader {
     /// The id in the body is ignored, because an HTTP response belongs to its request.
-    fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
+    fn answer(&self, body: &[u8], request_id: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Response(mut response)) => {
-                response.id = wire::id_of(asked);
+                response.id = wire::id_of(request_id);
                 ServerJsonRpcMessage::Response(response)
             }
             Decoded::Message(JsonRpcMessage::Error(mut error)) => {
-                error.id = Some(wire::id_of(asked));
+                error.id = Some(wire::id_of(request_id));
                 ServerJsonRpcMessage::Error(error)
             }
-            Decoded::Unreadable(flaw) => self.unreadable(asked, &flaw.why),
-            Decoded::Message(_) | Decoded::Ignored => self.unreadable(asked, "it is not an answer"),
+            Decoded::Unreadable(flaw) => self.unreadable(request_id, &flaw.why),
+            Decoded::Message(_) | Decoded::Ignored => self.unreadable(request_id, "it is not an answer"),
         }
     }
 
     /// `None` for an empty event, an unused message, or an invalid message without a known request.
-    fn message(&self, data: Data, asked: Option<u64>) -> Option<ServerJsonRpcMessage> {
+    fn message(&self, data: Data, request_id: Option<u64>) -> Option<ServerJsonRpcMessage> {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
-            Data::TooLarge => return asked.map(|asked| self.too_large(asked)),
+            Data::TooLarge => return request_id.map(|request_id| self.too_large(request_id)),
         };
         // Some servers keep a stream alive with empty events, which are ignored.
         if bytes.trim_ascii().is_empty() {
@@ -182,12 +182,12 @@ impl ResponseReader {
         }
         match self.decoder.decode(bytes.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Error(mut error)) => {
-                error.id = error.id.or(asked.map(wire::id_of));
+                error.id = error.id.or(request_id.map(wire::id_of));
                 Some(ServerJsonRpcMessage::Error(error))
             }
             Decoded::Message(message) => Some(message),
             Decoded::Ignored => None,
-            Decoded::Unreadable(flaw) => flaw.id.or(asked).map(|id| self.unreadable(id, &flaw.why)),
+            Decoded::Unreadable(flaw) => flaw.id.or(request_id).map(|id| self.unreadable(id, &flaw.why)),
         }
     }
 
@@ -205,9 +205,9 @@ impl ResponseReader {
         wire::too_large(id)
     }
 
-    fn event(&self, sse: Sse, data: Option<Data>, asked: Option<u64>) -> Sse {
+    fn event(&self, sse: Sse, data: Option<Data>, request_id: Option<u64>) -> Sse {
         let is_message = matches!(sse.event.as_deref(), None | Some("" | "message"));
-        let message = data.filter(|_| is_message).and_then(|data| self.message(data, asked));
+        let message = data.filter(|_| is_message).and_then(|data| self.message(data, request_id));
         // Messages made by this module can always be serialized.
         Sse { data: message.and_then(|message| serde_json::to_string(&message).ok()), ..sse }
     }
@@ -234,7 +234,11 @@ async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8
     }
 }
 
-fn events(response: Response, reader: Arc<ResponseReader>, asked: u64) -> BoxStream<'static, Result<Sse, SseError>> {
+fn events(
+    response: Response,
+    reader: Arc<ResponseReader>,
+    request_id: u64,
+) -> BoxStream<'static, Result<Sse, SseError>> {
     let state = (response, Events::default(), VecDeque::<(Sse, Option<Data>)>::new());
     let events = stream::unfold(Some(state), move |state| {
         let reader = Arc::clone(&reader);
@@ -242,7 +246,7 @@ fn events(response: Response, reader: Arc<ResponseReader>, asked: u64) -> BoxStr
             let (mut response, mut events, mut complete) = state?;
             loop {
                 if let Some((sse, data)) = complete.pop_front() {
-                    let event = reader.event(sse, data, Some(asked));
+                    let event = reader.event(sse, data, Some(request_id));
                     return Some((Ok(event), Some((response, events, complete))));
                 }
                 match response.chunk().await {

@@ -108,7 +108,7 @@ impl Cluster {
         all
     }
 
-    fn answered(&self, asked: &NodeAddress, view: &View) {
+    fn answered(&self, source: &NodeAddress, view: &View) {
         if let Ok(mut known) = self.known.write() {
             let nodes = view.nodes();
             // An empty list does not mean that the known nodes no longer exist.
@@ -116,7 +116,7 @@ impl Cluster {
                 *known = nodes;
             }
             let all = self.seeds.iter().chain(known.iter().filter(|place| !self.seeds.contains(place)));
-            let index = all.into_iter().position(|place| place == asked);
+            let index = all.into_iter().position(|place| place == source);
             self.first.store(index.unwrap_or(0), Ordering::Relaxed);
         }
     }
@@ -138,11 +138,12 @@ impl Cluster {
             return cached.view.clone();
         }
         cached.view = None;
-        if let Some((mut connection, host, asked)) = cached.over.take().filter(|(_, _, asked)| *asked < CHECKS_IN_A_ROW)
+        if let Some((mut connection, host, checks)) =
+            cached.over.take().filter(|(_, _, checks)| *checks < CHECKS_IN_A_ROW)
             && let Ok(Ok(view)) = timeout(ASK_TIMEOUT, view_over(&mut connection, &host)).await
         {
             cached.view = Some(Arc::new(view));
-            cached.over = Some((connection, host, asked + 1));
+            cached.over = Some((connection, host, checks + 1));
         } else {
             self.first.fetch_add(1, Ordering::Relaxed);
             let search = async {
@@ -350,9 +351,9 @@ impl Dial for Holder {
     }
 }
 
-fn moved_to(error: &RedisError, asked: &str) -> Option<NodeAddress> {
+fn moved_to(error: &RedisError, own_host: &str) -> Option<NodeAddress> {
     if error.code() != Some("MOVED") {
         return None;
     }
-    place_in(error.redirect_node()?.0, asked)
+    place_in(error.redirect_node()?.0, own_host)
 }

@@ -38,14 +38,14 @@ impl Cluster {
         let mut next = 0;
         while let Some(place) = to_ask.get(next).cloned() {
             next += 1;
-            let asked = self.ask(&place).await;
-            if let (Ok((view, _)), None) = (&asked, &first) {
+            let reply = self.ask(&place).await;
+            if let (Ok((view, _)), None) = (&reply, &first) {
                 let nodes = view.nodes();
                 to_ask.extend(nodes.into_iter().filter(|place| !to_ask.contains(place)).collect::<Vec<_>>());
                 first = Some(view.clone());
             }
             let primary = |view: &View, slot: u16| view.primary_of(slot).ok().map(|place| self.shown(place));
-            let primaries = asked.map(|(view, _)| slots.iter().map(|slot| primary(&view, *slot)).collect());
+            let primaries = reply.map(|(view, _)| slots.iter().map(|slot| primary(&view, *slot)).collect());
             nodes.push(NodeReport { node: self.shown(&place), primaries });
         }
         let holders = first.map(|view| self.holders(&view, &slots)).unwrap_or_default();

@@ -21,12 +21,12 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn read(answer: &Value, asked: &str) -> Result<Self, String> {
+    pub(super) fn read(answer: &Value, own_host: &str) -> Result<Self, String> {
         let Value::Array(items) = answer else { return Err(format!("it answered {answer:?}")) };
         let range = |item: &Value| {
             let Value::Array(parts) = item else { return None };
             let slot = |value: &Value| u16::try_from(number_of(value)?).ok();
-            let mut nodes = parts.iter().skip(2).map(|node| place(node, asked));
+            let mut nodes = parts.iter().skip(2).map(|node| place(node, own_host));
             let first = slot(parts.first()?)?;
             let last = slot(parts.get(1)?)?;
             Some(Range { first, last, primary: nodes.next()?, replicas: nodes.take(NODES_MAX).flatten().collect() })
@@ -66,16 +66,16 @@ impl View {
 }
 
 /// `[endpoint, port, id, [more, …]]`. A nil or empty endpoint means the host of the node that was asked.
-fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
+fn place(node: &Value, own_host: &str) -> Option<NodeAddress> {
     let Value::Array(parts) = node else { return None };
     let port = u16::try_from(number_of(parts.get(1)?)?).ok()?;
     let host = match parts.first()? {
-        Value::Nil => asked.to_owned(),
+        Value::Nil => own_host.to_owned(),
         endpoint => match text_of(endpoint)?.as_str() {
-            "" => asked.to_owned(),
+            "" => own_host.to_owned(),
             // `?` means that the node should announce a host name, but the name is not set.
             "?" => match address_in(parts.get(3)?)?.as_str() {
-                "" => asked.to_owned(),
+                "" => own_host.to_owned(),
                 address => address.to_owned(),
             },
             host => host.to_owned(),
@@ -96,10 +96,10 @@ fn address_in(more: &Value) -> Option<String> {
 }
 
 /// `redirect` is `host:port`. An empty host means the host of the node that was asked.
-pub(super) fn place_in(redirect: &str, asked: &str) -> Option<NodeAddress> {
+pub(super) fn place_in(redirect: &str, own_host: &str) -> Option<NodeAddress> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {
-        "" => asked,
+        "" => own_host,
         "?" => return None,
         host => host,
     };
