@@ -4,7 +4,6 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::approvals;
 use crate::commands::audit;
-use crate::commands::cancel;
 use crate::commands::chat;
 use crate::commands::config;
 use crate::commands::delegate;
@@ -19,8 +18,8 @@ use crate::commands::kb;
 use crate::commands::limits;
 use crate::commands::mcp;
 use crate::commands::memory;
+use crate::commands::operate::OperatorCommand;
 use crate::commands::operate::dead;
-use crate::commands::operate::pause;
 use crate::commands::operate::stats;
 use crate::commands::operate::turns;
 use crate::commands::operate::workers;
@@ -77,16 +76,14 @@ pub(crate) enum Command {
     Submit(submit::Submit),
     /// Delegate a task to an agent.
     Delegate(delegate::Delegate),
-    Cancel(cancel::Cancel),
+    #[command(flatten)]
+    Operator(OperatorCommand),
     /// List unfinished turns, or cancel many of them.
     Turns(turns::Turns),
     /// List workers, drain a worker, or resume it.
     Workers(workers::Workers),
     /// List dead letters, failed calls and failed tasks; replay or drop them.
     Dead(dead::DeadArgs),
-    Pause(pause::PauseArgs),
-    /// Resume a paused tenant, agent or tool.
-    Resume(pause::ResumeArgs),
     Reply(reply::ReplyArgs),
     Tasks(tasks::Tasks),
     /// Chat with an agent and follow its plans, calls and answers live.

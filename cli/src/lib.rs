@@ -31,10 +31,10 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 use args::{Cli, Command};
 use commands::dev::here::DevHere;
 use commands::doctor::acl;
-use commands::operate::{dead, pause, stats, turns, workers};
+use commands::operate::{dead, stats, turns, workers};
 use commands::{
-    approvals, audit, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, init, kb,
-    limits, mcp, memory, prove, reply, rules, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
+    approvals, audit, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, init, kb, limits,
+    mcp, memory, operate, prove, reply, rules, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
 };
 use failure::Failure;
 use output::Output;
@@ -57,12 +57,10 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args, output).await,
         Command::Submit(args) => submit::run(&beside()?, &args, output).await,
         Command::Delegate(args) => delegate::run(&beside()?, &args, output).await,
-        Command::Cancel(args) => cancel::run(&operator()?, &args, output).await,
+        Command::Operator(command) => operate::run(&operator()?, &command, output).await,
         Command::Turns(args) => turns::run(&operator()?, &args, output).await,
         Command::Workers(args) => workers::run(&operator()?, &args, output).await,
         Command::Dead(args) => dead::run(&operator()?, &args, output).await,
-        Command::Pause(args) => pause::run(&operator()?, &args, output).await,
-        Command::Resume(args) => pause::resume(&operator()?, &args, output).await,
         Command::Reply(args) => reply::run(&operator()?, &args, output).await,
         Command::Tasks(args) => tasks::run(&operator()?, &args, output).await,
         Command::Chat(args) => chat::run(&beside()?, &args, output).await,

@@ -126,9 +126,9 @@ async function work(page, fleet) {
   await task("4 pause and resume a tenant", async () => {
     await hand.button("Pause tenant globex");
     await hand.reason("they have not paid");
-    await hand.said("Paused tenant globex.");
+    await hand.said(/^calls of tenant globex are paused/);
     await hand.button("Resume");
-    await hand.said("Resumed tenant globex.");
+    await hand.said(/^calls of tenant globex run again/);
   });
   await hand.open("dead?from=1d&error=503");
   fleet.service.isUp = true;
@@ -202,7 +202,7 @@ async function matches(page, fleet) {
   await hand.open("pauses");
   await hand.button(/^Resume agent nora/);
   await dialog.getByRole("button", { name: "Resume" }).click();
-  await hand.said("Resumed agent nora of acme.");
+  await hand.said(/^calls of agent nora of acme run again/);
 }
 
 async function steadyPage(page, fleet) {
@@ -317,12 +317,12 @@ async function stops(page, fleet) {
     await says(/^4 of 4 replayed. Stopped/);
     check(replays.length === 2, `after the stop nothing is sent: ${replays.length}`);
   }
-  await (await begin())([{ result: "ok" }, { result: "queue_full" }]);
+  await (await begin())([{ result: "ok" }, { result: "queue_full", reason: "the queue is full" }]);
   await says(/^3 of 4 replayed. 1 not: the queue is full. It stopped there/);
   await (await begin())({ error: { message: "Redis is away." } }, 429);
   await dialog.getByText("2 of 2 replayed. Then: Redis is away.").waitFor();
-  await (await next(() => dialog.getByRole("button", { name: "Replay all matches", exact: true }).click()))([{ result: "full" }]);
-  await says(/^0 of 1 replayed. 1 not: too many handled at once. It stopped there/);
+  await (await next(() => dialog.getByRole("button", { name: "Replay all matches", exact: true }).click()))([{ result: "full", reason: "too many are handled" }]);
+  await says(/^0 of 1 replayed. 1 not: too many are handled. It stopped there/);
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 

@@ -80,7 +80,8 @@ pub(crate) struct CancelReason {
 pub(crate) struct CancelResponse {
     /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
     /// when it arrives. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task.
-    result: &'static str,
+    #[schema(value_type = String)]
+    result: CancelResult,
 }
 
 /// Submit a turn: the tool calls of one model response.
@@ -172,14 +173,7 @@ pub(crate) async fn cancel(
     if !may_act_on(&shared, &caller, &name).await? {
         return Err(unknown(&name));
     }
-    let result = match shared.client.cancel(&name, &reason).await? {
-        CancelResult::Ok => "ok",
-        CancelResult::Flagged => "flagged",
-        CancelResult::Ended => "ended",
-        CancelResult::Waiting => "waiting",
-        CancelResult::Full => "full",
-        CancelResult::Unknown => "unknown",
-    };
+    let result = shared.client.cancel(&name, &reason).await?;
     Ok(Json(CancelResponse { result }))
 }
 

@@ -79,7 +79,7 @@ const DATA: &[(&str, &[&str])] = &[
     ("POST /v1/tasks/{task_id}/cancel", &["reason"]),
     ("POST /v1/operate/approvals/{approval}/approve", &["reason", "set", "narrowed"]),
     ("POST /v1/operate/approvals/{approval}/deny", &["reason"]),
-    ("POST /v1/operate/cancel", &["reason"]),
+    ("POST /v1/operate/cancel", &["reason", "early"]),
     ("POST /v1/operate/dead/drop", &["reason"]),
     ("POST /v1/operate/dead/replay", &["reason", "allow_duplicate_effects"]),
     // Tools and agents are looked up within the key's tenant, so their names have no other owner.

@@ -2,7 +2,6 @@
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
-pub(crate) mod cancel;
 pub(crate) mod chat;
 pub(crate) mod config;
 mod config_warnings;

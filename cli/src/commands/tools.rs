@@ -4,18 +4,16 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tickfleet_client::operate;
-use tickfleet_client::verbs::SwitchToolRequest;
+use tickfleet_client::verbs::{DisableToolRequest, EnableToolRequest};
 use tickfleet_config::units::format_duration;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
-use tickfleet_model::suggest::list as listed_names;
 use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
 use tickfleet_protocol::{Prompts, define, define_strict, dialect_info};
 use tickfleet_tools::{RegisteredTool, Registry};
 
 use crate::caller::{unknown_caller, with_run_time, with_tenant};
 use crate::commands::import::Import;
-use crate::commands::operate::audit_note::AuditNote;
+use crate::commands::operate::verb::{self, VerbArgs};
 use crate::commands::try_tool::Try;
 use crate::failure::Failure;
 use crate::output::format::Format;
@@ -61,46 +59,8 @@ pub(crate) enum ToolsCommand {
     Import(Import),
     /// Run one call through all checks of a worker and print the result of each.
     Try(Try),
-    /// Disable a tool for every agent at run time, even if configuration files are broken.
-    Disable(SwitchArgs),
-    /// Enable a tool that was disabled at run time.
-    Enable(SwitchArgs),
-}
-
-/// Tool to switch.
-#[derive(Debug, clap::Args)]
-pub(crate) struct SwitchArgs {
-    /// Name or id of the tool.
-    #[arg(value_parser = parse_tool)]
-    tool: String,
-    #[command(flatten)]
-    note: AuditNote,
-}
-
-fn parse_tool(text: &str) -> Result<String, String> {
-    if operate::is_switchable_name(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("expected the name or id of a tool".into())
-    }
-}
-
-async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> Result<(), Failure> {
-    let context = setup.operator(args.note.by(), output).await?;
-    let tool = &args.tool;
-    let request = SwitchToolRequest { tool: tool.clone(), reason: args.note.reason().to_owned() };
-    let changed = request.switch(&context, on).await?;
-    match (on, changed) {
-        (true, false) => {
-            let off = operate::switched_off(context.client.stores()).await?;
-            let off = listed_names(off.keys().map(String::as_str));
-            Err(Failure::failed(anyhow::anyhow!("{tool} was not disabled at run time. Disabled: {off}")))
-        }
-        (true, true) => {
-            output.print(&format!("{tool} is enabled again, as configured, within a quarter of worker.lease"))
-        }
-        (false, _) => output.print(&format!("{tool} is disabled for all agents within a quarter of worker.lease")),
-    }
+    Disable(VerbArgs<DisableToolRequest>),
+    Enable(VerbArgs<EnableToolRequest>),
 }
 
 #[derive(Serialize)]
@@ -125,8 +85,8 @@ struct Decision<'a> {
 
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
     match &args.command {
-        Some(ToolsCommand::Disable(args)) => return switch(setup, args, false, output).await,
-        Some(ToolsCommand::Enable(args)) => return switch(setup, args, true, output).await,
+        Some(ToolsCommand::Disable(args)) => return verb::run(setup, args, output).await,
+        Some(ToolsCommand::Enable(args)) => return verb::run(setup, args, output).await,
         Some(ToolsCommand::Try(_) | ToolsCommand::Import(_)) | None => {}
     }
     let active = setup.active();

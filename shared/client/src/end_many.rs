@@ -5,48 +5,58 @@ use std::collections::BTreeMap;
 use tickfleet_core::audit::Report;
 use tickfleet_model::TenantId;
 use tickfleet_protocol::{OperatorAct, act_entry};
-use tickfleet_store::{StoreError, TurnName, TurnView};
+use tickfleet_store::{CancelResult, StoreError, TurnName, TurnView};
 
 use crate::Client;
 use crate::operate::Operator;
-use crate::tasks::CancelStatus;
 
 /// In one audit entry.
 const NAMED_MAX: usize = 100;
+
+/// How the turns and tasks were selected.
+#[derive(Debug, Clone, Copy)]
+pub enum CancelSelection<'a> {
+    /// By name.
+    Named,
+    /// By name. An unknown turn or task ends when it arrives.
+    Early,
+    /// By this filter, which the audit log records.
+    Filter(&'a str),
+}
 
 /// Cancels turns and tasks, and returns the results in the same order. First, writes an entry to the audit log of each
 /// tenant. After an error, some turns may have been canceled, and the call can be repeated.
 pub async fn end_many(
     client: &Client,
     names: &[TurnName],
-    filter: &str,
+    selection: CancelSelection<'_>,
     operator: Operator<'_>,
-) -> Result<Vec<CancelStatus>, StoreError> {
+) -> Result<Vec<CancelResult>, StoreError> {
     let mut known = Vec::with_capacity(names.len());
     for name in names {
-        known.push(turn_exists(client, name).await?);
+        known.push(matches!(selection, CancelSelection::Early) || turn_exists(client, name).await?);
     }
     let found: Vec<TurnName> =
         names.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| name.clone()).collect();
-    note(client, &found, filter, operator).await?;
+    note(client, &found, selection, operator).await?;
     // The results of canceled calls contain the operator together with the reason.
     let reason = format!("{}: {}", operator.by, operator.reason);
     let mut answers = Vec::with_capacity(names.len());
     for (name, known) in names.iter().zip(known) {
-        answers.push(if known { end(client, name, &reason).await? } else { CancelStatus::Unknown });
+        answers.push(if known { end(client, name, &reason).await? } else { CancelResult::Unknown });
     }
     Ok(answers)
 }
 
 /// Returns true if a turn or task with this name waits for admission, is in progress, or ended with a stored record.
-pub async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
+async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
     let is_known = || async { Ok::<_, StoreError>(!matches!(store.turn_view(name).await?, TurnView::Unknown)) };
     // If a scheduler admits the turn between the first two reads, the third read finds the record.
     Ok(is_known().await? || client.undecided(name).await?.is_some() || is_known().await?)
 }
 
-async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelStatus, StoreError> {
+async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
     let is_task = match client.store(&name.tenant).turn_view(name).await? {
         TurnView::Live(live) => live.turn.is_task(),
         TurnView::Finished(_) | TurnView::Unknown => false,
@@ -54,11 +64,16 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelSta
     if is_task {
         return Ok(client.cancel_task(name, reason).await?.result);
     }
-    Ok(client.cancel(name, reason).await?.into())
+    client.cancel(name, reason).await
 }
 
 /// Writes one audit entry per tenant before an operator cancels these turns and tasks.
-pub async fn note(client: &Client, names: &[TurnName], filter: &str, operator: Operator<'_>) -> Result<(), StoreError> {
+async fn note(
+    client: &Client,
+    names: &[TurnName],
+    selection: CancelSelection<'_>,
+    operator: Operator<'_>,
+) -> Result<(), StoreError> {
     let mut by_tenant: BTreeMap<&TenantId, Vec<&str>> = BTreeMap::new();
     for name in names {
         by_tenant.entry(&name.tenant).or_default().push(name.turn.as_str());
@@ -66,7 +81,7 @@ pub async fn note(client: &Client, names: &[TurnName], filter: &str, operator: O
     for (tenant, turns) in by_tenant {
         let store = client.store(tenant);
         let mut details = vec![("count", turns.len().to_string())];
-        if !filter.is_empty() {
+        if let CancelSelection::Filter(filter) = selection {
             details.push(("filter", filter.to_owned()));
         }
         details.push(("turns", turns.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(" ")));

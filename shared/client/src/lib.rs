@@ -31,7 +31,7 @@
 pub mod approvals;
 pub mod audit;
 pub mod dead;
-pub mod end_many;
+mod end_many;
 pub mod held_slices;
 pub mod history;
 pub mod inner;

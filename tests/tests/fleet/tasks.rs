@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_client::tasks::{CancelStatus, TaskFilter, TaskState, WaitReason, task_page};
+use tickfleet_client::tasks::{TaskFilter, TaskState, WaitReason, task_page};
 use tickfleet_client::{Client, Session, SessionError, SessionId, TaskEvent};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::policy::{TEAM_TOOLS, ToolGrant};
 use tickfleet_model::{AgentId, Context, TenantId};
-use tickfleet_store::{SendResult, TurnName};
+use tickfleet_store::{CancelResult, SendResult, TurnName};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 
@@ -219,7 +219,7 @@ async fn cancelling_a_task_ends_its_turn_and_its_subtasks() {
     assert_eq!(paged(&client, &tenant, &waiting).await, [child.as_str(), "job"]);
 
     let cancelled = client.cancel_task(&name("job"), "no longer wanted").await.unwrap();
-    assert_eq!(cancelled.result, CancelStatus::Ok);
+    assert_eq!(cancelled.result, CancelResult::Ok);
     assert_eq!(cancelled.turns[0].turn.as_str(), "job.step-1");
     assert_eq!(cancelled.children[0].task.as_str(), child.as_str());
     assert_eq!(cancelled.children[0].turns.len(), 1);

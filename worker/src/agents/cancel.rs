@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{CancelStatus, CancelledTask, cancel_task as cancel};
+use tickfleet_client::tasks::{CancelledTask, cancel_task as cancel};
 use tickfleet_model::{Effect, TaskId};
-use tickfleet_store::{Store, TurnName};
+use tickfleet_store::{CancelResult, Store, TurnName};
 
 use crate::fleet_tools::{TurnLookup, is_delegator, look_up, reply, unknown_id};
 use crate::tools::{CallContext, ToolError, TypedTool};
@@ -72,7 +72,7 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     let given_reason = args.reason.as_deref().unwrap_or("no reason given");
     let reason = format!("the agent {} cancelled it: {given_reason}", context.agent);
     let cancelled = cancel(store, &name, &reason).await.map_err(store_error)?;
-    if cancelled.result == CancelStatus::Ended {
+    if cancelled.result == CancelResult::Ended {
         return Ok(ended());
     }
     let tasks = counted(&cancelled);

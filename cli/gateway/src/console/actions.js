@@ -1,71 +1,57 @@
 // Actions that more than one view offers. Each asks for a reason.
 
-import { act, ask, may, whoami, withQuery } from "./api.js";
+import { act, ask, may, verbOf, whoami, withQuery } from "./api.js";
 import { count } from "./format.js";
 import { confirm, h, reasonField, say } from "./ui.js";
 
 export const whose = (pause) => (pause.tool ? `tool ${pause.tool} for ${pause.tenant ?? "all tenants"}` : pause.agent ? `agent ${pause.agent} of ${pause.tenant}` : `tenant ${pause.tenant}`);
 
-/** Returns an undo button for the status line. It runs the opposite action with the first action's reason. */
-const undo = (label, path, body, done, refresh) => ({
-  label,
-  run: async () => {
-    await act(path, body).then(() => say(done), (error) => say(error.message));
-    refresh();
-  },
-});
+/** The label of each verb, and the verb that undoes it. The texts come from the gateway. */
+const VERBS = {
+  pause: { label: "Pause", undo: "resume" },
+  resume: { label: "Resume" },
+  "workers/drain": { label: "Drain", undo: "workers/resume" },
+  "workers/resume": { label: "Resume" },
+  "tools/disable": { label: "Disable", undo: "tools/enable", isDanger: true },
+  "tools/enable": { label: "Enable" },
+  cancel: { label: "Cancel", isDanger: true },
+  "dead/replay": { label: "Replay" },
+  "dead/drop": { label: "Drop", isDanger: true },
+};
 
-export async function pause(who, refresh) {
+/**
+ * Asks for confirmation of a verb, and runs it with `body`. The other properties are those of `confirm`; `note` stands
+ * before the verb's effect, and `act` replaces the one request. Resolves to true if the verb was run.
+ */
+export async function operate(verb, what, { body, note = "", fields = [], refresh, ...dialog }) {
+  const { label, undo, isDanger } = VERBS[verb];
+  const definition = await verbOf(verb).catch((error) => void say(error.message));
+  if (!definition) return false;
   const run = async (data) => {
     const reason = data.get("reason");
-    const { changed } = await act("pause", { ...who, reason });
-    say(changed ? `Paused ${whose(who)}.` : `${whose(who)} was paused already.`,
-      changed && undo("Resume", "resume", { ...who, reason: `undone: ${reason}` }, `Resumed ${whose(who)}.`, refresh));
+    const report = await act(verb, { ...body, reason });
+    const back = async () => {
+      await act(undo, { ...body, reason: `undone: ${reason}` }).then((undone) => say(undone.message), (error) => say(error.message));
+      refresh();
+    };
+    say(report.message, report.changed && undo && { label: VERBS[undo].label, run: back });
   };
-  const text = who.tool ? "Its calls wait as soon as workers receive the pause. Their deadlines apply." : "Admitted turns finish. New turns wait, and their deadlines apply.";
-  const done = await confirm({ title: `Pause ${whose(who)}?`, text, fields: [reasonField()], button: "Pause", act: run });
+  const text = `${note ? `${note} ` : ""}${definition.effect}`;
+  const done = await confirm({ title: `${label} ${what}?`, text, fields: [fields, reasonField(definition.needsReason)], button: label, isDanger, act: run, ...dialog });
   if (done) refresh();
   return done;
 }
 
-export async function resume(found, refresh) {
-  const who = { tenant: found.tenant, agent: found.agent, tool: found.tool };
-  const run = async (data) => {
-    const { changed } = await act("resume", { ...who, reason: data.get("reason") });
-    say(changed ? `Resumed ${whose(found)}.` : `${whose(found)} was no longer paused.`);
-  };
-  const text = `Paused by ${found.by}: ${found.reason}. Waiting calls run again under their caps, the first within ${found.tool ? "a minute" : "a tick"}.`;
-  if (await confirm({ title: `Resume ${whose(found)}?`, text, fields: [reasonField(false)], button: "Resume", act: run })) refresh();
+export const pause = (who, refresh) => operate("pause", whose(who), { body: who, refresh });
+
+export const resume = (found, refresh) => operate("resume", whose(found), { body: { tenant: found.tenant, agent: found.agent, tool: found.tool }, note: `Paused by ${found.by}: ${found.reason}.`, refresh });
+
+export function drain({ name, drained }, refresh) {
+  const note = drained && `Drained by ${drained.by}: ${drained.reason}.`;
+  return operate(drained ? "workers/resume" : "workers/drain", name, { body: { worker: name }, note, refresh });
 }
 
-export async function drain(worker, refresh) {
-  const isDrained = Boolean(worker.drained);
-  const run = async (data) => {
-    const reason = data.get("reason");
-    const { changed } = await act(`workers/${isDrained ? "resume" : "drain"}`, { worker: worker.name, reason });
-    const back = !isDrained && changed && undo("Resume", "workers/resume", { worker: worker.name, reason: `undone: ${reason}` }, `Resumed ${worker.name}.`, refresh);
-    say(changed ? `${worker.name} takes ${isDrained ? "new work again" : "no new work"} as soon as it receives the change.` : `${worker.name}: no change.`, back);
-  };
-  const text = isDrained
-    ? `Drained by ${worker.drained.by}: ${worker.drained.reason}. It takes new work again.`
-    : "It finishes its current work and takes no new work; other workers take over. It takes new work again after a resume or a restart.";
-  const word = isDrained ? "Resume" : "Drain";
-  if (await confirm({ title: `${word} ${worker.name}?`, text, fields: [reasonField(!isDrained)], button: word, act: run })) refresh();
-}
-
-export async function switchTool(tool, isOn, refresh) {
-  const run = async (data) => {
-    const reason = data.get("reason");
-    const { changed } = await act(`tools/${isOn ? "enable" : "disable"}`, { tool, reason });
-    const back = !isOn && changed && undo("Enable", "tools/enable", { tool, reason: `undone: ${reason}` }, `Enabled ${tool}.`, refresh);
-    say(changed ? `${tool} is ${isOn ? "enabled" : "disabled for all agents"} as soon as workers receive the change.` : `${tool}: no change.`, back);
-  };
-  const text = isOn ? "The configuration decides again who may call it." : "No agent of any tenant may call it until it is enabled again: such calls end as denied. Running calls finish.";
-  const word = isOn ? "Enable" : "Disable";
-  const done = await confirm({ title: `${word} ${tool}?`, text, fields: [reasonField(!isOn)], button: word, isDanger: !isOn, act: run });
-  if (done) refresh();
-  return done;
-}
+export const switchTool = (tool, isOn, refresh) => operate(isOn ? "tools/enable" : "tools/disable", tool, { body: { tool }, refresh });
 
 // An action on all matches sends at most `BATCH` ids per request, and `COLLECTED_MAX` ids in total.
 const BATCH = 100;
@@ -85,15 +71,11 @@ async function cancelIds(ids, data, { signal, show }) {
   say(`${ended} of ${sent} canceled${ended < sent ? "; the others had already ended or are unknown" : ""}.${rest}`);
 }
 
-const EFFECT = { turn: "Running calls are stopped; a once call then ends as outcome_unknown.", task: "Their subtasks end too. A running call is stopped; a once call then ends as outcome_unknown." };
-
 /** Cancels turns or tasks by id. */
-export async function cancel(ids, kind, refresh) {
-  const title = `Cancel ${ids.length === 1 ? ids[0] : `${ids.length} ${kind}s`}?`;
-  const fields = [ids.length > 1 ? sample(ids) : null, reasonField()];
-  const done = await confirm({ title, text: EFFECT[kind], fields, button: ids.length === 1 ? "Cancel it" : "Cancel them", isDanger: true, stop: "Stop after this batch", act: (data, more) => cancelIds(ids, data, more) });
-  if (done) refresh();
-  return done;
+export function cancel(ids, kind, refresh) {
+  const isOne = ids.length === 1;
+  const act_ = (data, more) => cancelIds(ids, data, more);
+  return operate("cancel", isOne ? ids[0] : `${ids.length} ${kind}s`, { fields: isOne ? [] : sample(ids), button: isOne ? "Cancel it" : "Cancel them", stop: "Stop after this batch", act: act_, refresh });
 }
 
 const sample = (ids) => h("ul", { class: "sample" }, ids.slice(0, 6).map((id) => h("li", { key: id }, id)), ids.length > 6 ? h("li", { class: "soft" }, `and ${count(ids.length - 6)} more`) : null);
@@ -134,9 +116,9 @@ export async function cancelAll({ kind, wanted, matches = () => true, refresh })
   const all = await collect(list, { wanted, matches: (one) => one.state !== "ended" && matches(one) });
   if (!all) return;
   const ids = all.found.map((one) => `${one.tenant}:${one.id}`);
-  const text = `${estimate(all, ids.length === 1 ? kind : list, agentOf)} ${EFFECT[kind]}`;
+  const note = estimate(all, ids.length === 1 ? kind : list, agentOf);
   const act_ = (data, more) => cancelIds(ids, data, more);
-  if (await confirm({ title: `Cancel all ${list} that match?`, text, fields: [sample(ids), reasonField()], button: `Cancel ${count(ids.length)}`, isDanger: true, stop: "Stop after this batch", act: act_ })) refresh();
+  await operate("cancel", `all ${list} that match`, { note, fields: sample(ids), button: `Cancel ${count(ids.length)}`, stop: "Stop after this batch", act: act_, refresh });
 }
 
 /** Pauses the agents of the turns that match a filter, after a preview. */
@@ -153,8 +135,7 @@ export async function pauseAll({ wanted, matches, refresh }) {
     }
     say(`${changed} of ${agents.length} paused.${done < agents.length ? ` Stopped: ${agents.length - done} are unchanged.` : changed < done ? " The others were paused already." : ""}`);
   };
-  const text = `${estimate(all, "turns", agentOf)} Admitted turns finish. New turns of ${agents.length === 1 ? "this agent" : `these ${count(agents.length)} agents`} wait, and their deadlines apply.`;
-  if (await confirm({ title: "Pause the agents of all turns that match?", text, fields: [sample(agents.map(agentOf)), reasonField()], button: `Pause ${count(agents.length)}`, stop: "Stop after this agent", act: run })) refresh();
+  await operate("pause", "the agents of all turns that match", { note: estimate(all, "turns", agentOf), fields: sample(agents.map(agentOf)), button: `Pause ${count(agents.length)}`, stop: "Stop after this agent", act: run, refresh });
 }
 
 /** Returns true if the key may act on the whole fleet. */

@@ -65,6 +65,16 @@ function read(text) {
   }
 }
 
+let document_;
+
+/** Returns the effect of an operator's verb in words, and if it needs a reason, from the gateway's OpenAPI document. */
+export async function verbOf(path) {
+  document_ ??= await send("../v1/openapi.json");
+  const { summary, description, requestBody } = document_.paths[`/v1/operate/${path}`].post;
+  const schema = document_.components.schemas[requestBody.content["application/json"].schema.$ref.split("/").at(-1)];
+  return { effect: (description ?? summary).replaceAll("`", ""), needsReason: schema.required.includes("reason") };
+}
+
 export const act = (path, body, signal) => ask(path, { method: "POST", body, signal });
 
 /** Yields server-sent events as {event, data} until the stream ends. Throws if the request is rejected. */

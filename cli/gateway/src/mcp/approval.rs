@@ -17,8 +17,8 @@ use rmcp::model::{
 };
 use rmcp::service::{Peer, RequestContext, RoleServer};
 use tickfleet_client::operate::{TurnState, turn_state};
-use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client};
-use tickfleet_model::approval::NarrowedValues;
+use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FleetNames, VerbContext, VerbError};
+use tickfleet_client::{Approval, Client};
 use tickfleet_model::hidden::visible;
 use tickfleet_model::{Redactor, TurnId};
 use tickfleet_store::{LiveTurn, TurnName, TurnView};
@@ -188,23 +188,33 @@ async fn decided_in_dialog(
             return false;
         }
     };
-    let verdict = ApprovalVerdict {
-        by: &approver.name,
-        roles: &approver.roles,
-        agrees,
-        reason: "in a dialog of the MCP client",
-        narrow: NarrowedValues::new(),
-        seen: approval.narrowed.as_deref(),
-        redactor: &approver.redactor,
+    let context = VerbContext {
+        client: client.clone(),
+        names: FleetNames::default(),
+        by: approver.name.clone(),
+        tenant: Some(approval.tenant.clone()),
+        redactor: Arc::clone(&approver.redactor),
+        remarks: &(),
     };
-    match client.decide_approval(&approval.tenant, &approval.id, &verdict).await {
-        // `Ended`: the approval was decided in the console meanwhile.
-        Ok(_) | Err(ApprovalError::Ended(_)) => true,
-        Err(error) => {
-            tracing::warn!(%error, call = approval.call, "failed to decide an approval");
-            false
+    let by = Approver { name: &approver.name, roles: &approver.roles };
+    let decided = match "in a dialog of the MCP client".parse() {
+        Err(error) => Err(VerbError::Invalid(error)),
+        Ok(reason) if agrees => {
+            let narrowed = approval.narrowed.clone();
+            ApproveRequest { reason: Some(reason), narrowed, ..ApproveRequest::default() }
+                .run(&context, approval, by)
+                .await
         }
+        Ok(reason) => DenyRequest { reason }.run(&context, approval, by).await,
+    };
+    let Err(error) = decided else { return true };
+    // The approval may have been decided in the console meanwhile.
+    let now = client.approval(&approval.tenant, &approval.id).await;
+    let is_decided = now.is_ok_and(|now| now.is_some_and(|now| now.state != "waiting"));
+    if !is_decided {
+        tracing::warn!(%error, call = approval.call, "failed to decide an approval");
     }
+    is_decided
 }
 
 pub(super) fn approval_prompt(approval: &Approval, words: &str, page: &PublicUrl) -> InputRequests {

@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
+use super::{Operator, Page, body, bounded, check_filter, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
@@ -126,7 +126,7 @@ pub(crate) async fn approve(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<VerdictResult>, Problem> {
     operator.require_permission(Verb::Approve)?;
-    let request: ApproveRequest = body(bytes, "{\"reason\": \"…\"}")?;
+    let request: ApproveRequest = body(bytes)?;
     let deciding = Deciding::begin(&shared, &operator, &path(name)?).await?;
     if !request.set.is_empty() {
         let checked = shared.backend.check_narrowed(&deciding.approval, &request.set).await;
@@ -151,8 +151,7 @@ pub(crate) async fn deny(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<VerdictResult>, Problem> {
     operator.require_permission(Verb::Approve)?;
-    let mut request: DenyRequest = body(bytes, "{\"reason\": \"…\"}")?;
-    check_reason(&mut request.reason)?;
+    let request: DenyRequest = body(bytes)?;
     let deciding = Deciding::begin(&shared, &operator, &path(name)?).await?;
     let counted = request.run(&deciding.context, &deciding.approval, deciding.approver()).await?;
     Ok(Json(deciding.log(counted)))

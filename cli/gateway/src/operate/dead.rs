@@ -3,31 +3,24 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::dead::{
-    self, Cause, Causes, DeadCursor, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage, ReplayReport,
+    self, Cause, Causes, DeadCursor, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage,
 };
-use tickfleet_client::verbs::{DropRequest, ReplayRequest};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
+use super::{Operator, Page, bounded, check_filter, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(causes))
-        .routes(routes!(show))
-        .routes(routes!(replay))
-        .routes(routes!(discard))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(causes)).routes(routes!(show))
 }
 
 /// Default and maximum.
@@ -170,37 +163,4 @@ pub(crate) async fn show(
     let found = dead::find(shared.client.stores(), &id).await?;
     let found = found.filter(|entry| own.is_none() || entry.dead.tenant == own);
     found.map(Json).ok_or_else(|| Problem::not_found(format!("{id}: no entry with this id")))
-}
-
-/// Replay dead letters, calls and tasks.
-///
-/// Repeating the request sends nothing twice. A call becomes a new turn of its agent, with a new idempotency key,
-/// under caps and permissions.
-#[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = ReplayRequest,
-    responses((status = 200, description = "One result per id, in order: `id`, `result` and, if it was sent, `replayed_as`", body = Vec<Object>),
-        (status = 503, description = "Redis is unavailable. The first ids may have been sent; repeat the request", body = ProblemBody)))]
-pub(crate) async fn replay(
-    State(shared): State<Arc<Shared>>,
-    operator: Operator,
-    bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<ReplayReport>>, Problem> {
-    operator.require_permission(Verb::Operate)?;
-    let mut request: ReplayRequest = body(bytes, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
-    check_reason(&mut request.reason)?;
-    Ok(Json(request.run(&operator.context(&shared).await?).await?))
-}
-
-/// Drop entries: dead letters are deleted, calls and tasks are no longer listed but stay in the audit log.
-#[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = DropRequest,
-    responses((status = 200, description = "One result per id, in order: `id` and `result`", body = Vec<Object>),
-        (status = 503, description = "Redis is unavailable. The first ids may have been dropped; repeat the request", body = ProblemBody)))]
-pub(crate) async fn discard(
-    State(shared): State<Arc<Shared>>,
-    operator: Operator,
-    bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<ReplayReport>>, Problem> {
-    operator.require_permission(Verb::Operate)?;
-    let mut request: DropRequest = body(bytes, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
-    check_reason(&mut request.reason)?;
-    Ok(Json(request.run(&operator.context(&shared).await?).await?))
 }

@@ -1,5 +1,4 @@
-//! The operator API. The [`verbs`](tickfleet_client::verbs) implement the actions; a route checks only the permission
-//! and the bounds of the body. The [`OperatorBackend`](crate::OperatorBackend) has the fleet's configuration.
+//! The operator API. The [`verbs`](tickfleet_client::verbs) define the actions, and [`run`] makes a route of each. The [`OperatorBackend`](crate::OperatorBackend) has the fleet's configuration.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
@@ -8,9 +7,10 @@ pub(crate) mod history;
 pub(crate) mod live;
 pub(crate) mod pauses;
 pub(crate) mod rules;
+mod run;
 pub(crate) mod stats;
-pub(crate) mod switches;
 pub(crate) mod tasks;
+pub(crate) mod tools;
 pub(crate) mod turns;
 pub(crate) mod views;
 pub(crate) mod workers;
@@ -26,7 +26,10 @@ use axum::http::request::Parts;
 use chrono::SecondsFormat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tickfleet_client::verbs::{self, FilteredNames, VerbContext};
+use tickfleet_client::verbs::{
+    self, CancelTurnsRequest, DisableToolRequest, DrainWorkerRequest, DropRequest, EnableToolRequest, FilteredNames,
+    PauseRequest, ReplayRequest, ResumeRequest, ResumeWorkerRequest, VerbContext,
+};
 use tickfleet_model::{TenantId, limits};
 use tickfleet_protocol::json::{self, Bounds};
 use utoipa::ToSchema;
@@ -54,7 +57,16 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
         .merge(pauses::routes())
         .merge(workers::routes())
         .merge(tasks::routes())
-        .merge(switches::routes())
+        .merge(tools::routes())
+        .routes(run::route::<PauseRequest>())
+        .routes(run::route::<ResumeRequest>())
+        .routes(run::route::<DrainWorkerRequest>())
+        .routes(run::route::<ResumeWorkerRequest>())
+        .routes(run::route::<DisableToolRequest>())
+        .routes(run::route::<EnableToolRequest>())
+        .routes(run::route::<CancelTurnsRequest>())
+        .routes(run::route::<ReplayRequest>())
+        .routes(run::route::<DropRequest>())
 }
 
 #[derive(Debug, Serialize)]
@@ -68,13 +80,6 @@ impl<T> Page<T> {
     async fn of(shared: &Shared, page: T) -> Result<Json<Self>, Problem> {
         Ok(Json(Self { page, now_ms: shared.client.now_ms().await? }))
     }
-}
-
-/// Result of the change.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ChangeResult {
-    /// False if nothing changed.
-    changed: bool,
 }
 
 /// `given` is a name or an id. `None` if the filter has no tool.
@@ -189,29 +194,10 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
 }
 
 /// Rejects duplicate keys at any depth, because JSON readers disagree on which one counts.
-fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &str) -> Result<T, Problem> {
+fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
     let bytes = &read_body(bytes)?;
     let bounds = Bounds { bytes_max: bytes.len(), depth_max: limits::JSON_DEPTH_MAX };
-    let wrong = |error: &dyn fmt::Display| Problem::invalid(format!("expected {expected}: {error}"));
+    let wrong = |error: &dyn fmt::Display| Problem::invalid(format!("invalid body: {error}"));
     json::check(bytes, bounds).map_err(|error| wrong(&error))?;
     serde_json::from_slice(bytes).map_err(|error| wrong(&error))
-}
-
-fn check_reason(reason: &mut String) -> Result<(), Problem> {
-    check_optional_reason(reason)?;
-    if reason.is_empty() {
-        let max = limits::REASON_BYTES_MAX;
-        return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes (written to the audit log)")));
-    }
-    Ok(())
-}
-
-/// An action that restores the normal state needs no reason.
-fn check_optional_reason(reason: &mut String) -> Result<(), Problem> {
-    *reason = reason.trim().to_owned();
-    let max = limits::REASON_BYTES_MAX;
-    if reason.len() > max {
-        return Err(Problem::invalid(format!("reason: expected at most {max} bytes (written to the audit log)")));
-    }
-    Ok(())
 }

@@ -2,25 +2,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::Query;
 use axum::extract::State;
-use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use serde::Deserialize;
 use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, list_turns};
-use tickfleet_client::verbs::{CancelTurnsRequest, TurnCancelResult};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
+use super::{Operator, Page, bounded, check_filter, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(cancel))
+    OpenApiRouter::new().routes(routes!(list))
 }
 
 /// Default and maximum.
@@ -89,22 +87,4 @@ pub(crate) async fn list(
         check_filter(&shared, (&filter).into()).await?;
     }
     Page::of(&shared, page).await
-}
-
-/// Cancel turns, and tasks with their subtasks. Running calls are stopped; a `once` call ends as `outcome_unknown`.
-#[utoipa::path(post, path = "/v1/operate/cancel", tag = "operators", request_body = CancelTurnsRequest,
-    responses((status = 200, description = "One result per id, in order", body = Vec<TurnCancelResult>),
-        (status = 404, description = "None of the turns and tasks exists", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable. The first ids may have been canceled; repeat the request", body = ProblemBody)))]
-pub(crate) async fn cancel(
-    State(shared): State<Arc<Shared>>,
-    operator: Operator,
-    bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<TurnCancelResult>>, Problem> {
-    operator.require_permission(Verb::Operate)?;
-    let mut request: CancelTurnsRequest = body(bytes, "{\"ids\": [\"tenant:id\"], \"reason\": \"…\"}")?;
-    check_reason(&mut request.reason)?;
-    let ended = request.run(&operator.context(&shared).await?).await?;
-    tracing::info!(key = operator.by(), turns = ended.len(), "operator cancelled turns");
-    Ok(Json(ended))
 }

@@ -10,13 +10,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_client::approvals::{ApprovalCursor, ApprovalFilter, approval_page};
-use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FilteredNames, rejected_decision};
+use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FilteredNames, Reason, rejected_decision};
 use tickfleet_client::{Approval, Client};
 use tickfleet_model::suggest::{closest, list as listed_names};
 use tickfleet_model::{AgentId, TenantId, TurnId};
 
-use crate::commands::limits::reset::{by_environment, who};
-use crate::commands::operate::audit_note::age;
+use crate::commands::operate::audit_note::{age, by_environment, who};
 use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -109,8 +108,8 @@ struct ApproveArgs {
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
     /// Reason for the audit log.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    reason: String,
+    #[arg(long)]
+    reason: Option<Reason>,
     /// Lower value of an argument that can be changed: amount=400, or a JSON pointer such as /lines/0=400. Repeatable.
     #[arg(long = "set", value_name = "ARGUMENT=VALUE", value_parser = ArgumentChange::parse)]
     set: Vec<ArgumentChange>,
@@ -126,9 +125,8 @@ struct DenyArgs {
     /// Your name among the approvers of permissions.yaml. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
-    /// Reason for the agent and the audit log.
-    #[arg(long)]
-    reason: String,
+    #[command(flatten)]
+    request: DenyRequest,
 }
 
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
@@ -215,9 +213,7 @@ async fn decide(
     let approval = context.find_approval(&approval_args.name()?).await?;
     let approver = Approver { name: &by, roles };
     let counted = match decision {
-        ApprovalsCommand::Deny(args) => {
-            DenyRequest { reason: args.reason.clone() }.run(&context, &approval, approver).await?
-        }
+        ApprovalsCommand::Deny(args) => args.request.run(&context, &approval, approver).await?,
         ApprovalsCommand::Approve(args) => {
             let set = narrowing::values(&args.set, &approval).map_err(Failure::failed)?;
             let checked = narrowing::check(&context.client, &approval, &set).await;

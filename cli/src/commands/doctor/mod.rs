@@ -37,7 +37,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     repair: bool,
     /// Your name for the audit log of repairs. If missing, the variable USER.
-    #[arg(long, value_name = "NAME", requires = "repair", value_parser = crate::commands::limits::who)]
+    #[arg(long, value_name = "NAME", requires = "repair", value_parser = crate::commands::operate::audit_note::who)]
     by: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     let by = match (args.repair, &args.by) {
         (false, _) => None,
         (true, Some(by)) => Some(by.clone()),
-        (true, None) => Some(crate::commands::limits::by_environment()?),
+        (true, None) => Some(crate::commands::operate::audit_note::by_environment()?),
     };
     let stores = setup.stores()?;
     let (mut findings, unreachable) = store_findings(setup, &stores, by.as_deref()).await?;

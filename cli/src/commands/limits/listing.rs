@@ -1,11 +1,11 @@
 //! Builds the list of limits.
 
 use serde::Serialize;
-use serde_json::Number;
 use tickfleet_client::Client;
+use tickfleet_client::verbs::in_unit;
 use tickfleet_engine::active_policy::short_digest;
+use tickfleet_model::limit::LimitWindow;
 use tickfleet_model::limit::counters::may_debit;
-use tickfleet_model::limit::{LimitWindow, amount};
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, Limit, TenantId};
@@ -131,11 +131,11 @@ pub(super) async fn of(setup: &Setup, client: &Client, filter: &LimitsFilter) ->
     Ok(Listing { now_ms, policy: PolicyComparison::of(setup, &shards).await?, caps, limits })
 }
 
-pub(super) fn find_limit<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
+fn find_limit<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
     limits.iter().find(|limit| limit.name == name)
 }
 
-pub(super) fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
+fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
     let meant = closest(wanted, names.clone()).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
     Failure::failed(anyhow::anyhow!("unknown limit {wanted:?}.{meant} Limits: {}", list(names)))
 }
@@ -189,20 +189,11 @@ fn counter_view(
     CounterView {
         counter: key.counter,
         shard: key.shard,
-        used: number(tally.used, limit),
-        allowed: tally.allowed.map(|allowed| number(allowed, limit)),
+        used: in_unit(tally.used, limit),
+        allowed: tally.allowed.map(|allowed| in_unit(allowed, limit)),
         window_ends_ms: tally.ends_ms,
         waiting,
         full_in: tally.full_in,
         shares: if is_divided { u32::try_from(shards.len()).unwrap_or(u32::MAX) } else { 1 },
-    }
-}
-
-/// In the unit of the limit.
-pub(super) fn number(value: u64, limit: Option<&Limit>) -> Number {
-    match limit.map(|limit| &limit.bound) {
-        // The text of an amount is a valid number.
-        Some(bound) if bound.is_of_amounts() => amount::show(value).parse().unwrap_or_else(|_| value.into()),
-        _ => value.into(),
     }
 }

@@ -1,21 +1,19 @@
-//! `tickfleet limits`: shows the limits with their fullest counters, and resets a counter. Only [`reset`] changes
-//! anything.
+//! `tickfleet limits`: shows the limits with their fullest counters, and resets a counter.
 
 mod caps;
 mod counters;
 mod listing;
-pub(crate) mod reset;
 mod show;
 mod views;
-
-pub(crate) use reset::{by_environment, reason, who};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use tickfleet_client::Client;
+use tickfleet_client::verbs::ResetLimitRequest;
 use tickfleet_gateway::LimitFilter;
 use tickfleet_model::{AgentId, TenantId};
 
+use crate::commands::operate::verb::{self, VerbArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -44,8 +42,11 @@ pub(crate) struct Limits {
 
 #[derive(Debug, Subcommand)]
 enum LimitsCommand {
-    /// Reset a counter to zero. Waiting calls are reconsidered at once; the audit log records the reset.
-    Reset(reset::Reset),
+    #[command(after_help = "\
+Examples:
+  tickfleet limits reset mails_per_agent atlas-ux:kelly --reason 'the import was ours'
+  tickfleet limits reset writes_of_the_fleet --reason 'agreed with Ben' --by anna")]
+    Reset(VerbArgs<ResetLimitRequest>),
 }
 
 /// Filter of the list.
@@ -67,7 +68,7 @@ struct LimitsFilter {
 
 pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result<(), Failure> {
     if let Some(LimitsCommand::Reset(reset)) = &args.command {
-        return reset::run(setup, reset, output).await;
+        return verb::run(setup, reset, output).await;
     }
     let listing = listing::of(setup, &setup.client().await?, &args.filter).await?;
     if let Some(hint) = setup.built_in_hint().filter(|_| !output.json) {

@@ -9,9 +9,9 @@ use tickfleet_client::Client;
 use tickfleet_client::dead::{
     self, DeadAction, DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind, ReplayReport, ReplayStatus,
 };
+use tickfleet_client::verbs::Reason;
 use tickfleet_model::{AgentId, TenantId, limits};
 
-use crate::commands::limits::reason;
 use crate::commands::operate::audit_note::By;
 use crate::commands::operate::causes;
 use crate::failure::Failure;
@@ -125,8 +125,8 @@ struct EntriesArgs {
     #[command(flatten)]
     filter: DeadEntriesFilter,
     /// Reason for the audit log.
-    #[arg(long, value_parser = reason)]
-    reason: String,
+    #[arg(long)]
+    reason: Reason,
     #[command(flatten)]
     by: By,
     /// Execute. Without it, the command only prints what it would do.
@@ -377,30 +377,8 @@ fn show_summary(summary: &Summary, action: DeadAction<'_>, output: &Output) -> R
         if !summary.done {
             return format!("{} would be {word}: add --yes to do it", summary.found);
         }
-        let mut text = String::new();
-        for one in &summary.results {
-            let becomes = one.becomes.as_ref().map(|becomes| format!(", as {becomes}")).unwrap_or_default();
-            let why = one.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            text += &format!("{}: {}{becomes}{why}\n", one.id, result_text(one.result, word));
-        }
-        text + &format!("{} found, {} of them {word}", summary.found, summary.handled)
+        let mut text: String = summary.results.iter().map(|one| format!("{one}\n")).collect();
+        text += &format!("{} found, {} of them {word}", summary.found, summary.handled);
+        text
     })
-}
-
-const fn result_text(result: ReplayStatus, action: &'static str) -> &'static str {
-    match result {
-        ReplayStatus::Ok => action,
-        ReplayStatus::NotFound => "no entry with this id",
-        ReplayStatus::Again => "already replayed or dropped",
-        ReplayStatus::Duplicate => "not sent: a turn with the same id and content was submitted before",
-        ReplayStatus::Conflict => "not sent: another turn has this id",
-        ReplayStatus::InboxFull => "not sent: the inbox for its reply is full (inbox_full)",
-        ReplayStatus::TooManyInboxes => "not sent: the tenant has too many inboxes (too_many_inboxes)",
-        ReplayStatus::QueueFull => "not sent: the queue is full (queue_full); retry later",
-        ReplayStatus::Pressure => "not sent: Redis memory is nearly full (pressure); retry later",
-        ReplayStatus::Full => "too many failed calls in the audit log are already handled",
-        ReplayStatus::NeedsMessage => "it can only be replayed with --message",
-        ReplayStatus::MayHaveRun => "it may have taken effect: replay it by id with --allow-duplicate-effects",
-        ReplayStatus::Invalid => "invalid message",
-    }
 }

@@ -7,11 +7,10 @@ use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, TurnSummary, list_turns};
-use tickfleet_client::tasks::CancelStatus;
+use tickfleet_client::verbs::{CancelSelection, Reason};
 use tickfleet_model::{AgentId, TenantId};
-use tickfleet_store::TurnName;
+use tickfleet_store::{CancelResult, TurnName};
 
-use crate::commands::limits::reason;
 use crate::commands::operate::audit_note::{By, age};
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, clock, from_now};
@@ -91,8 +90,8 @@ struct CancelArgs {
     #[command(flatten)]
     filter: TurnsFilter,
     /// Reason for the audit log and the agents.
-    #[arg(long, value_parser = reason)]
-    reason: String,
+    #[arg(long)]
+    reason: Reason,
     #[command(flatten)]
     by: By,
     /// Execute. Without it, the command only prints what it would cancel.
@@ -233,7 +232,8 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
             let name = |turn: &TurnSummary| TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
             let names: Vec<TurnName> = turns.iter().map(name).collect();
             let filter = args.filter.to_string();
-            summary.cancelled += cancelled(&context.cancel_turns(&names, &filter, &args.reason).await?);
+            summary.cancelled +=
+                cancelled(&context.cancel_turns(&names, CancelSelection::Filter(&filter), &args.reason).await?);
         } else {
             for turn in turns.iter().take(PREVIEWED.saturating_sub(summary.found)) {
                 let agent = turn.agent.as_deref().unwrap_or("?");
@@ -251,8 +251,8 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
     show_summary(&summary, output)
 }
 
-fn cancelled(answers: &[CancelStatus]) -> usize {
-    answers.iter().filter(|answer| matches!(answer, CancelStatus::Ok | CancelStatus::Flagged)).count()
+fn cancelled(answers: &[CancelResult]) -> usize {
+    answers.iter().filter(|answer| matches!(answer, CancelResult::Ok | CancelResult::Flagged)).count()
 }
 
 fn show_summary(summary: &CancelSummary, output: &Output) -> Result<(), Failure> {

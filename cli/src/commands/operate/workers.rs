@@ -2,13 +2,11 @@
 
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
-use serde::Serialize;
 use tickfleet_client::held_slices::{HeldSlice, held_slices};
-use tickfleet_client::verbs::{DrainWorkerRequest, VerbError};
+use tickfleet_client::verbs::{DrainWorkerRequest, ResumeWorkerRequest};
 use tickfleet_client::workers::{self, WorkerSummary};
 
-use crate::commands::limits::reason;
-use crate::commands::operate::audit_note::By;
+use crate::commands::operate::verb::{self, VerbArgs};
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, lines, table};
@@ -25,9 +23,7 @@ Examples:
   tickfleet workers drain w-host-7-1a4 --reason 'the machine gets a new kernel'
   tickfleet workers resume w-host-7-1a4
 
-A drained worker finishes its current work and stays alive; other workers take the rest. The flag reaches it with its next
-heartbeat, within a quarter of worker.lease. The worker stays drained until it is resumed or exits. A restarted process is
-not drained.")]
+A restarted process is not drained.")]
 pub(crate) struct Workers {
     #[command(subcommand)]
     command: WorkersCommand,
@@ -37,63 +33,16 @@ pub(crate) struct Workers {
 enum WorkersCommand {
     /// List live workers, drained workers that are gone, and what runs in each slot.
     List,
-    /// Drain a worker: it takes no new work, finishes its current work, and stays alive.
-    Drain(WorkerArgs),
-    /// Resume a drained worker.
-    Resume(ResumeArgs),
-}
-
-#[derive(Debug, Args)]
-struct WorkerArgs {
-    /// Worker id from the list, or a name from `tickfleet top`.
-    #[arg(value_name = "NAME")]
-    worker: String,
-    /// Reason for the audit log and the list.
-    #[arg(long, value_parser = reason)]
-    reason: String,
-    #[command(flatten)]
-    by: By,
-}
-
-#[derive(Debug, Args)]
-struct ResumeArgs {
-    /// Worker id from the list, or a name from `tickfleet top`.
-    #[arg(value_name = "NAME")]
-    worker: String,
-    /// Reason for the audit log.
-    #[arg(long, value_parser = reason)]
-    reason: Option<String>,
-    #[command(flatten)]
-    by: By,
-}
-
-#[derive(Debug, Serialize)]
-struct DrainResult<'a> {
-    worker: &'a str,
-    changed: bool,
+    Drain(VerbArgs<DrainWorkerRequest>),
+    Resume(VerbArgs<ResumeWorkerRequest>),
 }
 
 pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
-    let (worker, reason, by, drains) = match &args.command {
-        WorkersCommand::List => return list(setup, output).await,
-        WorkersCommand::Drain(WorkerArgs { worker, reason, by }) => (worker, Some(reason), by, true),
-        WorkersCommand::Resume(ResumeArgs { worker, reason, by }) => (worker, reason.as_ref(), by, false),
-    };
-    let context = setup.operator(by.name()?, output).await?;
-    let request = DrainWorkerRequest { worker: worker.clone(), reason: reason.cloned().unwrap_or_default() };
-    let changed = request.run(&context, drains).await.map_err(|error| match error {
-        VerbError::Conflict(message) => VerbError::Conflict(format!("{message} (tickfleet workers list)")),
-        other => other,
-    })?;
-    let worker = worker.as_str();
-    output.show(&DrainResult { worker, changed }, |_| match (drains, changed) {
-        (true, true) => {
-            format!("{worker} finishes its current work and takes no new work as soon as it receives the drain")
-        }
-        (true, false) => format!("{worker} was drained already"),
-        (false, true) => format!("{worker} takes new work again as soon as it receives the change"),
-        (false, false) => format!("{worker} was not drained"),
-    })
+    match &args.command {
+        WorkersCommand::List => list(setup, output).await,
+        WorkersCommand::Drain(args) => verb::run(setup, args, output).await,
+        WorkersCommand::Resume(args) => verb::run(setup, args, output).await,
+    }
 }
 
 async fn list(setup: &Setup, output: &Output) -> Result<(), Failure> {

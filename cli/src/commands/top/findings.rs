@@ -320,7 +320,7 @@ fn paused(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
     if more > 0 {
         let else_ = if known > 0 { " more" } else { "" };
         let text = format!("{more}{else_} tenants, agents or tools are paused: their calls wait");
-        found.push(finding(KIND, Severity::Doubt, text, (more, None), "tickfleet pause"));
+        found.push(finding(KIND, Severity::Doubt, text, (more, None), "tickfleet pauses"));
     }
     found
 }

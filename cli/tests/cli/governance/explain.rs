@@ -158,7 +158,7 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
     );
     let wrong = ["it is not granted to you", "'to'", "There is no tool called \"pya\". Did you mean pay?"];
     asked.answers("demo:wrong", &wrong);
-    asked.run(&["tools", "disable", "post"]).exits(0);
+    asked.run(&["tools", "disable", "post", "--reason", "it posts twice"]).exits(0);
     // Workers detect the change only at their next heartbeat, so the call is repeated.
     for number in 0.. {
         let id = format!("gone-{number}");

@@ -14,7 +14,7 @@ fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> CommandOutput 
 async fn turns_of_a_paused_agent_wait_until_it_is_resumed() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
-    fleet.run(&["pause"]).exits(0).says("No pauses.");
+    fleet.run(&["pauses"]).exits(0).says("No pauses.");
     fleet
         .run(&[&["pause", "demo", "kelly"], &WHY[..]].concat())
         .exits(0)
@@ -41,7 +41,7 @@ async fn turns_of_a_paused_agent_wait_until_it_is_resumed() {
     let story = fleet.run(&["explain", "demo:waits", "--json"]).exits(0).json();
     assert_eq!((&story["state"], &story["waits"]["rule"]), (&"throttled".into(), &"paused".into()), "{story}");
     assert_eq!(story["waits"]["pause"]["by"], "anna", "{story}");
-    fleet.run(&["pause"]).exits(0).says("kelly").says("agreed with Ben");
+    fleet.run(&["pauses"]).exits(0).says("kelly").says("agreed with Ben");
     fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("calls of tenant demo are paused");
     submit(&fleet, "fran", "waits-too", "echo").exits(0);
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
@@ -122,7 +122,7 @@ async fn calls_to_a_paused_tool_wait_until_it_is_resumed() {
         }
     };
     assert_eq!(story["waits"]["breaker"], "echo is paused by anna: agreed with Ben", "{story}");
-    fleet.run(&["pause"]).exits(0).says("echo").says("acme").says("agreed with Ben");
+    fleet.run(&["pauses"]).exits(0).says("echo").says("acme").says("agreed with Ben");
     fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("calls to echo run again");
     fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("was not paused");
     while fleet.run(&["explain", "demo:waits", "--json"]).json()["state"] != "done" {}

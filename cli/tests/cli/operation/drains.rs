@@ -107,7 +107,7 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     assert_eq!(seen["drained"]["by"], "anna", "{seen}");
     place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
     place.run(&["top"]).exits(0).says("drains 1");
-    place.run(&["cancel", "demo", "long"]).exits(0);
+    place.run(&["cancel", "demo:long"]).exits(0);
     place.until("quiet", |one| one["busy"] == 0);
 
     // The stopped worker loses its lease and continues under a new name, but stays drained.

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use serde::Serialize;
 use tickfleet_model::{Task, TenantId, Turn, TurnId, content_digest, task_digest};
 use tickfleet_protocol::{
@@ -56,6 +58,27 @@ pub enum ReplayStatus {
     Invalid,
 }
 
+impl ReplayStatus {
+    /// Returns why the item was not handled. `None` if it was.
+    const fn failure(self) -> Option<&'static str> {
+        match self {
+            Self::Ok => None,
+            Self::NotFound => Some("no entry with this id"),
+            Self::Again => Some("already replayed or dropped"),
+            Self::Duplicate => Some("not sent: a turn with the same id and content was submitted before"),
+            Self::Conflict => Some("not sent: another turn has this id"),
+            Self::InboxFull => Some("not sent: the inbox for its reply is full (inbox_full)"),
+            Self::TooManyInboxes => Some("not sent: the tenant has too many inboxes (too_many_inboxes)"),
+            Self::QueueFull => Some("not sent: the queue is full (queue_full); retry later"),
+            Self::Pressure => Some("not sent: Redis memory is nearly full (pressure); retry later"),
+            Self::Full => Some("too many failed calls in the audit log are already handled"),
+            Self::NeedsMessage => Some("it can only be replayed with another message"),
+            Self::MayHaveRun => Some("it may have taken effect: replay it by id and allow duplicate effects"),
+            Self::Invalid => Some("invalid message"),
+        }
+    }
+}
+
 impl From<HandleResult> for ReplayStatus {
     fn from(handled: HandleResult) -> Self {
         match handled {
@@ -83,14 +106,22 @@ pub struct ReplayReport {
     /// The turn or task that the replay created, `tenant:id`.
     #[serde(rename = "replayed_as", skip_serializing_if = "Option::is_none")]
     pub becomes: Option<String>,
-    /// Details of a failure, if known.
+    /// Why the item was not handled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl ReplayReport {
-    fn not(id: &DeadId, result: ReplayStatus, reason: Option<String>) -> Self {
+    fn new(id: &DeadId, result: ReplayStatus, reason: Option<String>) -> Self {
+        let reason = reason.or_else(|| result.failure().map(ToOwned::to_owned));
         Self { id: id.clone(), result, becomes: None, reason }
+    }
+}
+
+impl fmt::Display for ReplayReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let becomes = self.becomes.as_ref().map(|becomes| format!(", as {becomes}")).unwrap_or_default();
+        write!(f, "{}: {}{becomes}", self.id, self.reason.as_deref().unwrap_or("done"))
     }
 }
 
@@ -111,21 +142,21 @@ pub async fn handle(
     operator: Operator<'_>,
 ) -> Result<ReplayReport, StoreError> {
     let Some((store, whole)) = of(shards, id, within).await? else {
-        return Ok(ReplayReport::not(id, ReplayStatus::NotFound, None));
+        return Ok(ReplayReport::new(id, ReplayStatus::NotFound, None));
     };
     let DeadAction::Replay { message, allow_duplicate_effects } = action else {
         let entry = entry(store, &whole, ("DROP", "dropped"), &about(&whole), operator).await?;
-        return Ok(ReplayReport::not(id, store.drop_dead(id.aside(), &entry).await?.into(), None));
+        return Ok(ReplayReport::new(id, store.drop_dead(id.aside(), &entry).await?.into(), None));
     };
     if let (Some(reason), None) = (whole.dead.needs_message, message) {
-        return Ok(ReplayReport::not(id, ReplayStatus::NeedsMessage, Some(reason.into())));
+        return Ok(ReplayReport::new(id, ReplayStatus::NeedsMessage, Some(reason.into())));
     }
     if whole.dead.may_have_run && !allow_duplicate_effects {
-        return Ok(ReplayReport::not(id, ReplayStatus::MayHaveRun, None));
+        return Ok(ReplayReport::new(id, ReplayStatus::MayHaveRun, None));
     }
     let sent = match sent(store, &whole, message, within) {
         Ok(sent) => sent,
-        Err(reason) => return Ok(ReplayReport::not(id, ReplayStatus::Invalid, Some(reason))),
+        Err(reason) => return Ok(ReplayReport::new(id, ReplayStatus::Invalid, Some(reason))),
     };
     let becomes = sent.name.to_string();
     let mut details = about(&whole);
@@ -137,7 +168,7 @@ pub async fn handle(
     let result: ReplayStatus = store.replay(id.aside(), sent.to, &sent.message, &entry).await?.into();
     let becomes =
         matches!(result, ReplayStatus::Ok | ReplayStatus::Duplicate | ReplayStatus::Conflict).then_some(becomes);
-    Ok(ReplayReport { id: id.clone(), result, becomes, reason: None })
+    Ok(ReplayReport { becomes, ..ReplayReport::new(id, result, None) })
 }
 
 /// `None` if the item does not exist or belongs to another tenant.

@@ -8,44 +8,13 @@ use tickfleet_store::{CancelResult, Store, StoreError, TurnName, TurnView};
 const NO_STEPS: usize = 1 << 40;
 const TASKS_MAX: usize = 200;
 
-/// The result of a cancel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CancelStatus {
-    /// The turn or task ends at once.
-    Ok,
-    /// A worker or runtime runs the turn or task and will notice the cancel.
-    Flagged,
-    /// The turn or task had already ended.
-    Ended,
-    /// No turn or task with this name has arrived yet. A turn or task that arrives later ends at once.
-    Waiting,
-    /// No turn or task with this name has arrived yet. The cancel was not stored, because too many cancels wait.
-    Full,
-    /// No turn or task with this name exists, or its record is lost.
-    Unknown,
-}
-
-impl From<CancelResult> for CancelStatus {
-    fn from(cancelled: CancelResult) -> Self {
-        match cancelled {
-            CancelResult::Ok => Self::Ok,
-            CancelResult::Flagged => Self::Flagged,
-            CancelResult::Ended => Self::Ended,
-            CancelResult::Waiting => Self::Waiting,
-            CancelResult::Full => Self::Full,
-            CancelResult::Unknown => Self::Unknown,
-        }
-    }
-}
-
 /// A canceled task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CancelledTask {
     /// The task.
     pub task: TurnId,
     /// The result.
-    pub result: CancelStatus,
+    pub result: CancelResult,
     /// The unfinished turns of the task's calls.
     pub turns: Vec<CancelledTurn>,
     /// The tasks that this task delegated.
@@ -58,7 +27,7 @@ pub struct CancelledTurn {
     /// The turn.
     pub turn: TurnId,
     /// The result of canceling the turn.
-    pub result: CancelStatus,
+    pub result: CancelResult,
 }
 
 /// Cancels a task, its current turn, and all tasks below it. Turns and tasks below it end even if the result does not
@@ -103,11 +72,11 @@ async fn is_live(store: &Store, name: &TurnName) -> Result<bool, StoreError> {
 }
 
 async fn end(store: &Store, branch: Branch, reason: &str, below: &str) -> Result<CancelledTask, StoreError> {
-    let result = CancelStatus::from(store.cancel(&branch.name, reason).await?);
+    let result = store.cancel(&branch.name, reason).await?;
     let mut turns = Vec::new();
     let mut children = Vec::new();
     if let Some(turn) = branch.awaits {
-        let result = CancelStatus::from(store.cancel(&turn, below).await?);
+        let result = store.cancel(&turn, below).await?;
         turns.push(CancelledTurn { turn: turn.turn, result });
     }
     for child in branch.children {

@@ -2,10 +2,10 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tickfleet_model::TenantId;
 use tickfleet_model::approval::{NarrowedValues, is_same};
-use tickfleet_model::{TenantId, limits};
 
-use super::{FilteredNames, VerbContext, VerbError, or_default, split_tenant};
+use super::{FilteredNames, Reason, VerbContext, VerbError, or_default, split_tenant};
 use crate::approvals::{RequiredApprovers, nearest_approvals};
 use crate::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 
@@ -15,9 +15,9 @@ use crate::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApproveRequest {
     /// Reason for the audit log.
-    #[serde(default, deserialize_with = "or_default")]
-    #[cfg_attr(feature = "openapi", schema(example = "agreed with Ben"))]
-    pub reason: String,
+    #[serde(default, deserialize_with = "Reason::optional")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "agreed with Ben"))]
+    pub reason: Option<Reason>,
     /// New values of arguments that can be changed, by JSON pointer.
     #[serde(default, deserialize_with = "or_default")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>, example = json!({})))]
@@ -32,11 +32,13 @@ pub struct ApproveRequest {
 /// The reason for a denial.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DenyRequest {
     /// Reason for the agent and the audit log.
-    #[cfg_attr(feature = "openapi", schema(example = "not this month"))]
-    pub reason: String,
+    #[cfg_attr(feature = "cli", arg(long))]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "not this month"))]
+    pub reason: Reason,
 }
 
 /// The approver in whose name a person decides. The caller authenticates the person.
@@ -80,7 +82,7 @@ impl ApproveRequest {
             Some(shown) => changes_seen(approval, shown)?,
         };
         let changes = Changes { narrow: self.set.clone(), seen };
-        decide(context, approval, approver, (true, &self.reason), changes).await
+        decide(context, approval, approver, (true, self.reason.as_ref().map_or("", Reason::as_str)), changes).await
     }
 }
 
@@ -92,7 +94,7 @@ impl DenyRequest {
         approval: &Approval,
         approver: Approver<'_>,
     ) -> Result<VerdictResult, VerbError> {
-        decide(context, approval, approver, (false, &self.reason), Changes::default()).await
+        decide(context, approval, approver, (false, self.reason.as_str()), Changes::default()).await
     }
 }
 
@@ -109,14 +111,6 @@ async fn decide(
     (agrees, reason): (bool, &str),
     changes: Changes<'_>,
 ) -> Result<VerdictResult, VerbError> {
-    let reason = reason.trim();
-    let max = limits::REASON_BYTES_MAX;
-    if reason.len() > max {
-        return Err(VerbError::Invalid(format!("reason: at most {max} bytes")));
-    }
-    if reason.is_empty() && !agrees {
-        return Err(VerbError::Invalid(format!("reason: expected 1 to {max} bytes; the agent receives it")));
-    }
     let Changes { narrow, seen } = changes;
     let verdict = ApprovalVerdict {
         by: approver.name,

@@ -1,12 +1,17 @@
-use serde::Deserialize;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{VerbContext, VerbError, or_default};
+use super::{OperatorVerb, PARTIAL_CHANGE, Reason, VerbContext, VerbError, or_default};
 use crate::dead::{DeadAction, DeadId, ReplayReport, handle};
 
 const IDS_MAX: usize = 500;
 
-/// Entries to replay.
+/// Replay dead letters, calls and tasks.
+///
+/// A call becomes a new turn of its agent, with a new idempotency key, under caps and permissions. Repeating the request
+/// sends nothing twice.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -15,8 +20,8 @@ pub struct ReplayRequest {
     #[cfg_attr(feature = "openapi", schema(example = json!(["call-0-1764130000000-0"])))]
     pub ids: Vec<String>,
     /// Reason for the audit log.
-    #[cfg_attr(feature = "openapi", schema(example = "the service is back"))]
-    pub reason: String,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "the service is back"))]
+    pub reason: Reason,
     /// Message to send instead, of a turn or task. Requires exactly one id.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -26,7 +31,9 @@ pub struct ReplayRequest {
     pub allow_duplicate_effects: bool,
 }
 
-/// Entries to drop.
+/// Drop dead letters, calls and tasks.
+///
+/// Dead letters are deleted. Calls and tasks are no longer listed but stay in the audit log.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -35,47 +42,66 @@ pub struct DropRequest {
     #[cfg_attr(feature = "openapi", schema(example = json!(["letter-0-1764130000000-0"])))]
     pub ids: Vec<String>,
     /// Reason for the audit log.
-    #[cfg_attr(feature = "openapi", schema(example = "of no use"))]
-    pub reason: String,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "of no use"))]
+    pub reason: Reason,
 }
 
-impl ReplayRequest {
-    /// Replays the entries, with results in the same order.
-    ///
-    /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Store`]: the first entries may have been replayed.
-    pub async fn run(&self, context: &VerbContext<'_>) -> Result<Vec<ReplayReport>, VerbError> {
-        let ids = parse_ids(&self.ids)?;
-        if self.message.is_some() && ids.len() != 1 {
+/// One result per entry, in the order of the request.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DeadReport {
+    /// One result per id.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+    pub results: Vec<ReplayReport>,
+}
+
+impl fmt::Display for DeadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.results.iter().try_for_each(|one| writeln!(f, "{one}"))
+    }
+}
+
+impl OperatorVerb for ReplayRequest {
+    const NAME: &'static str = "dead/replay";
+    const ERRORS: &'static [(u16, &'static str)] = &[PARTIAL_CHANGE];
+    type Report = DeadReport;
+
+    async fn run(&self, context: &VerbContext<'_>) -> Result<DeadReport, VerbError> {
+        if self.message.is_some() && self.ids.len() != 1 {
             return Err(VerbError::Invalid("message: requires exactly one id".into()));
         }
         let message = self.message.as_deref().map(|message| message.get().as_bytes());
         let allow_duplicate_effects = self.allow_duplicate_effects;
-        handle_all(context, &ids, DeadAction::Replay { message, allow_duplicate_effects }, &self.reason).await
+        handle_all(context, &self.ids, DeadAction::Replay { message, allow_duplicate_effects }, &self.reason).await
     }
 }
 
-impl DropRequest {
-    /// Drops the entries, with results in the same order.
-    ///
-    /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Store`]: the first entries may have been dropped.
-    pub async fn run(&self, context: &VerbContext<'_>) -> Result<Vec<ReplayReport>, VerbError> {
-        handle_all(context, &parse_ids(&self.ids)?, DeadAction::Drop, &self.reason).await
+impl OperatorVerb for DropRequest {
+    const NAME: &'static str = "dead/drop";
+    const ERRORS: &'static [(u16, &'static str)] = &[PARTIAL_CHANGE];
+    type Report = DeadReport;
+
+    async fn run(&self, context: &VerbContext<'_>) -> Result<DeadReport, VerbError> {
+        handle_all(context, &self.ids, DeadAction::Drop, &self.reason).await
     }
 }
 
 async fn handle_all(
     context: &VerbContext<'_>,
-    ids: &[DeadId],
+    ids: &[String],
     action: DeadAction<'_>,
-    reason: &str,
-) -> Result<Vec<ReplayReport>, VerbError> {
-    let mut reports = Vec::with_capacity(ids.len());
-    for id in ids {
-        reports.push(context.handle_dead(id, action, reason).await?);
+    reason: &Reason,
+) -> Result<DeadReport, VerbError> {
+    if ids.is_empty() || ids.len() > IDS_MAX {
+        return Err(VerbError::Invalid(format!("ids: expected 1 to {IDS_MAX}")));
     }
-    Ok(reports)
+    let ids = ids.iter().map(|id| DeadId::parse(id)).collect::<Result<Vec<_>, _>>()?;
+    let mut results = Vec::with_capacity(ids.len());
+    for id in &ids {
+        results.push(context.handle_dead(id, action, reason).await?);
+    }
+    Ok(DeadReport { results })
 }
 
 impl VerbContext<'_> {
@@ -84,17 +110,10 @@ impl VerbContext<'_> {
         &self,
         id: &DeadId,
         action: DeadAction<'_>,
-        reason: &str,
+        reason: &Reason,
     ) -> Result<ReplayReport, VerbError> {
         Ok(handle(self.client.stores(), id, action, self.tenant.as_ref(), self.operator(reason)).await?)
     }
-}
-
-fn parse_ids(ids: &[String]) -> Result<Vec<DeadId>, VerbError> {
-    if ids.is_empty() || ids.len() > IDS_MAX {
-        return Err(VerbError::Invalid(format!("ids: expected 1 to {IDS_MAX}")));
-    }
-    ids.iter().map(|id| DeadId::parse(id)).collect()
 }
 
 impl DeadId {

@@ -1,31 +1,76 @@
-//! Verbs of operators, such as `pause`. A verb is a request type. The command line and the HTTP API call the same
-//! verbs.
+//! Verbs of operators, such as `pause`. START HERE: [`OperatorVerb`].
 
 mod approvals;
 mod dead;
+mod limits;
 mod names;
 mod pause;
+mod reason;
 mod tools;
 mod turns;
 mod workers;
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 use tickfleet_model::{IdError, Redactor, TenantId, TurnId};
 use tickfleet_store::{StoreError, TurnName};
 
 use crate::Client;
 use crate::operate::Operator;
 
+pub use crate::end_many::CancelSelection;
 pub use approvals::{ApproveRequest, Approver, DenyRequest, rejected_decision};
-pub use dead::{DropRequest, ReplayRequest};
+pub use dead::{DeadReport, DropRequest, ReplayRequest};
+pub use limits::{ResetLimitRequest, ResetReport, in_unit};
 pub use names::{FilteredNames, FleetName, FleetNames};
-pub use pause::{ActivePause, ActivePauses, PauseReport, PauseRequest, PauseTarget};
-pub use tools::{DisabledTool, DisabledTools, SwitchToolRequest};
-pub use turns::{CancelTurnsRequest, TurnCancelResult};
-pub use workers::DrainWorkerRequest;
+pub use pause::{ActivePause, ActivePauses, PauseRequest, PauseTarget, ResumeRequest};
+pub use reason::Reason;
+pub use tools::{DisableToolRequest, DisabledTool, DisabledTools, EnableToolRequest};
+pub use turns::{CancelReport, CancelTurnsRequest, TurnCancelResult};
+pub use workers::{DrainWorkerRequest, ResumeWorkerRequest};
+
+/// A verb of operators. Its type is the body of the HTTP request and the arguments of the command. The documentation of
+/// the type and of its fields is the help of the command and the text in the OpenAPI document and in the console.
+/// A verb requires the permission `operate`.
+pub trait OperatorVerb: DeserializeOwned + Send + Sync + 'static {
+    /// The name, and the path below `/v1/operate/`.
+    const NAME: &'static str;
+    /// True if only an operator of all tenants may run the verb.
+    const IS_OF_FLEET: bool = false;
+    /// False if the command must also run without the operator's name, because it is needed in an emergency.
+    const NEEDS_NAME: bool = true;
+    /// Statuses of HTTP with their meaning, besides the common ones.
+    const ERRORS: &'static [(u16, &'static str)];
+    /// The result, with the same form in `--json` and over HTTP. [`Display`](fmt::Display) writes it for people.
+    type Report: Serialize + fmt::Display + Send;
+
+    /// Runs the verb.
+    fn run(&self, context: &VerbContext<'_>) -> impl Future<Output = Result<Self::Report, VerbError>> + Send;
+}
+
+const UNKNOWN_NAME: (u16, &str) = (404, "Unknown name. The message suggests similar names");
+const PARTIAL_CHANGE: (u16, &str) =
+    (503, "Redis is unavailable. A part of the change may have been applied; repeat the request");
+
+/// The result of a change.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ChangeReport {
+    /// False if nothing changed.
+    pub changed: bool,
+    /// The result in words.
+    pub message: String,
+}
+
+impl fmt::Display for ChangeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
 
 /// The fleet, and the operator who runs the verb.
 #[derive(Clone)]
@@ -80,8 +125,8 @@ pub enum VerbError {
 impl VerbContext<'_> {
     /// The operator, as functions that write to the audit log need it.
     #[must_use]
-    pub fn operator<'b>(&'b self, reason: &'b str) -> Operator<'b> {
-        Operator { by: &self.by, reason, redactor: &self.redactor }
+    pub fn operator<'b>(&'b self, reason: impl Into<Option<&'b Reason>>) -> Operator<'b> {
+        Operator { by: &self.by, reason: reason.into().map_or("", Reason::as_str), redactor: &self.redactor }
     }
 
     /// Checks that the fleet has this name. If only the local configuration lacks the name, and this configuration is

@@ -4,10 +4,11 @@
 //! configuration, and a verb that is needed in an emergency must not fail because of the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tickfleet_model::policy::{META_TOOLS, Policy};
-use tickfleet_model::suggest::{list, nearest};
-use tickfleet_model::{AgentId, Outcome, RejectionCode, TenantId};
+use tickfleet_model::suggest::{closest, list, nearest};
+use tickfleet_model::{AgentId, Limit, Outcome, RejectionCode, TenantId};
 use tickfleet_store::StoreError;
 
 use super::VerbError;
@@ -35,7 +36,7 @@ pub enum FleetName<'a> {
 pub struct FleetNames {
     tenants: BTreeSet<TenantId>,
     agents: BTreeSet<AgentId>,
-    limits: BTreeSet<String>,
+    limits: Arc<Vec<Limit>>,
     tools: ToolNames,
     /// Digest of the policy. If `None`, the configuration counts as in force.
     digest: Option<String>,
@@ -102,7 +103,7 @@ impl FleetNames {
         };
         tools.add(tool_ids);
         let agents = policy.agents.keys().cloned().collect();
-        let limits = policy.limits.iter().map(|limit| limit.name.clone()).collect();
+        let limits = Arc::clone(&policy.limits);
         Self { tenants: policy.tenants.keys().cloned().collect(), agents, limits, tools, digest }
     }
 
@@ -170,7 +171,7 @@ impl FleetNames {
             }
         }
         let agents: BTreeSet<&str> = self.agents.iter().map(AgentId::as_str).collect();
-        let limits: BTreeSet<&str> = self.limits.iter().map(String::as_str).chain(CAP_NAMES).collect();
+        let limits: BTreeSet<&str> = self.limit_names().chain(CAP_NAMES).collect();
         for (kind, given, known) in [("agent", filter.agent, &agents), ("limit", filter.limit, &limits)] {
             if let Some(given) = given.filter(|given| !known.contains(given))
                 && self.is_in_force(client).await?
@@ -179,6 +180,21 @@ impl FleetNames {
             }
         }
         Ok(())
+    }
+
+    /// Returns the configured limit.
+    pub(super) fn limit(&self, name: &str) -> Option<&Limit> {
+        self.limits.iter().find(|limit| limit.name == name)
+    }
+
+    pub(super) fn unknown_limit(&self, name: &str) -> VerbError {
+        let meant = closest(name, self.limit_names()).map(|name| format!(" Did you mean {name:?}?"));
+        let names = list(self.limit_names());
+        VerbError::Unknown(format!("unknown limit {name:?}.{} Limits: {names}", meant.unwrap_or_default()))
+    }
+
+    fn limit_names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.limits.iter().map(|limit| limit.name.as_str())
     }
 
     /// All tenants: the tenants of the configuration, and the tenants that were declared at run time.

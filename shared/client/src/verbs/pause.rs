@@ -1,31 +1,63 @@
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use tickfleet_core::settings::SettingResult;
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{TenantId, limits};
 
-use super::{FleetName, VerbContext, VerbError, optional, or_default, restrict_tenant};
+use super::{
+    ChangeReport, FleetName, OperatorVerb, Reason, UNKNOWN_NAME, VerbContext, VerbError, optional, restrict_tenant,
+};
 use crate::Client;
 use crate::operate::{self, Operator};
 
-/// Tenant, agent or tool to pause or resume.
+/// Pause a tenant, agent or tool.
+///
+/// Admitted calls finish, except calls to a paused tool, which wait. New turns wait until their deadline or a resume.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PauseRequest {
-    /// Tenant. If missing, the tenant of the key.
+    /// Tenant. With a tool, all tenants if missing. A key of one tenant implies it.
     #[cfg_attr(feature = "openapi", schema(example = "demo"))]
     pub tenant: Option<String>,
     /// Agent. If missing, all agents of the tenant.
     #[cfg_attr(feature = "openapi", schema(example = "kelly"))]
     pub agent: Option<String>,
-    /// Tool (name or id). If missing, all tools. Without a tenant, a key of all tenants pauses the tool for every
-    /// tenant.
+    /// Only calls to this tool (name or id), of the tenant or of all tenants.
+    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME"))]
     #[cfg_attr(feature = "openapi", schema(example = "post_to_x"))]
     pub tool: Option<String>,
-    /// Reason for the audit log and for `explain`. Optional for a resume.
-    #[serde(default, deserialize_with = "or_default")]
-    #[cfg_attr(feature = "openapi", schema(example = "she writes to the wrong people"))]
-    pub reason: String,
+    /// Reason for the audit log and for `explain`.
+    #[cfg_attr(feature = "cli", arg(long))]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "she writes to the wrong people"))]
+    pub reason: Reason,
+}
+
+/// Resume a paused tenant, agent or tool.
+///
+/// Waiting calls run again under their caps: those of a tenant or agent within a tick, those of a tool within a minute.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ResumeRequest {
+    /// Tenant, as it was paused.
+    #[cfg_attr(feature = "openapi", schema(example = "demo"))]
+    pub tenant: Option<String>,
+    /// Agent, as it was paused.
+    #[cfg_attr(feature = "openapi", schema(example = "kelly"))]
+    pub agent: Option<String>,
+    /// Tool (name or id), as it was paused.
+    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME"))]
+    #[cfg_attr(feature = "openapi", schema(example = "post_to_x"))]
+    pub tool: Option<String>,
+    /// Reason for the audit log.
+    #[serde(default, deserialize_with = "Reason::optional")]
+    #[cfg_attr(feature = "cli", arg(long))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub reason: Option<Reason>,
 }
 
 /// A tenant, agent or tool that is or was paused.
@@ -36,16 +68,6 @@ pub enum PauseTarget {
     Caller(Paused),
     /// A tool, of one tenant or of all tenants.
     Tool(PausedTool),
-}
-
-/// The result of a pause or resume.
-#[derive(Debug, Serialize)]
-pub struct PauseReport {
-    /// The target.
-    #[serde(flatten)]
-    pub target: PauseTarget,
-    /// False if the target was already in the requested state.
-    pub changed: bool,
 }
 
 /// A pause in force.
@@ -68,65 +90,95 @@ pub struct ActivePauses {
     pub now_ms: i64,
 }
 
-impl PauseRequest {
-    /// Pauses the target. Admitted calls finish, except calls to a paused tool, which wait.
-    ///
-    /// # Errors
-    /// Every [`VerbError`]. [`VerbError::Conflict`]: there are too many pauses.
-    pub async fn pause(&self, context: &VerbContext<'_>) -> Result<PauseReport, VerbError> {
-        let target = self.target(context)?;
+impl OperatorVerb for PauseRequest {
+    const NAME: &'static str = "pause";
+    const ERRORS: &'static [(u16, &'static str)] =
+        &[UNKNOWN_NAME, (409, "Too many pauses. For a tool of all tenants, the message names the shards")];
+    type Report = ChangeReport;
+
+    async fn run(&self, context: &VerbContext<'_>) -> Result<ChangeReport, VerbError> {
+        let target = PauseTarget::read(context, [&self.tenant, &self.agent, &self.tool])?;
         let operator = context.operator(&self.reason);
         target.check_name(context).await?;
         let changed = match &target {
-            PauseTarget::Caller(who) => operate::pause(context.client.store(&who.tenant), who, operator).await?,
+            PauseTarget::Caller(who) => match operate::pause(context.client.store(&who.tenant), who, operator).await? {
+                SettingResult::Full => {
+                    let message = "too many tenants and agents are paused: resume some first";
+                    return Err(VerbError::Conflict(message.into()));
+                }
+                SettingResult::Done { .. } => true,
+                SettingResult::Unchanged { .. } => false,
+            },
             PauseTarget::Tool(given) => {
                 let tool = switched(context, given).await?;
                 let set = operate::pause_tool(context.client.stores(), &tool, operator).await?;
-                return match set.incomplete_message() {
-                    Some(where_not) => Err(VerbError::Conflict(where_not)),
-                    None => Ok(PauseReport { target: PauseTarget::Tool(tool), changed: set.changed }),
-                };
+                if let Some(where_not) = set.incomplete_message() {
+                    return Err(VerbError::Conflict(where_not));
+                }
+                set.changed
             }
         };
-        match changed {
-            SettingResult::Full => {
-                Err(VerbError::Conflict("too many tenants and agents are paused: resume some first".into()))
+        let message = match (&target, changed) {
+            (_, false) => format!("{target} was paused already"),
+            (PauseTarget::Tool(_), true) => format!("calls to {target} wait as soon as each worker receives the pause"),
+            (PauseTarget::Caller(_), true) => {
+                format!("calls of {target} are paused; admitted calls finish, new calls wait")
             }
-            SettingResult::Done { .. } => Ok(PauseReport { target, changed: true }),
-            SettingResult::Unchanged { .. } => Ok(PauseReport { target, changed: false }),
-        }
+        };
+        Ok(ChangeReport { changed, message })
     }
+}
 
-    /// Resumes the target.
-    pub async fn resume(&self, context: &VerbContext<'_>) -> Result<PauseReport, VerbError> {
-        let given = self.target(context)?;
-        let (target, changed) = given.resume(context, context.operator(&self.reason)).await?;
+impl OperatorVerb for ResumeRequest {
+    const NAME: &'static str = "resume";
+    const ERRORS: &'static [(u16, &'static str)] = &[UNKNOWN_NAME];
+    type Report = ChangeReport;
+
+    async fn run(&self, context: &VerbContext<'_>) -> Result<ChangeReport, VerbError> {
+        let target = PauseTarget::read(context, [&self.tenant, &self.agent, &self.tool])?;
+        let changed = target.resume(context, context.operator(&self.reason)).await?;
         // Check the name only if nothing changed: a paused name can be resumed after its removal from the
         // configuration.
         if !changed {
-            given.check_name(context).await?;
+            target.check_name(context).await?;
         }
-        Ok(PauseReport { target, changed })
+        let message = match (&target, changed) {
+            (_, false) => format!("{target} was not paused"),
+            (PauseTarget::Tool(_), true) => format!("calls to {target} run again; waiting calls start within a minute"),
+            (PauseTarget::Caller(_), true) => format!("calls of {target} run again, the first within a tick"),
+        };
+        Ok(ChangeReport { changed, message })
     }
+}
 
-    fn target(&self, context: &VerbContext<'_>) -> Result<PauseTarget, VerbError> {
-        let invalid = |message: &str| Err(VerbError::Invalid(message.into()));
-        let tenant = restrict_tenant(context.tenant.as_ref(), self.tenant.as_deref())?;
-        let agent = optional("agent", self.agent.as_deref())?;
-        if let Some(tool) = self.tool.clone().filter(|tool| !tool.is_empty()) {
-            if agent.is_some() || tool.len() > limits::TOOL_NAME_BYTES_MAX || tool.contains(char::is_whitespace) {
-                return invalid("tool: expected a name or id without an agent");
-            }
-            return Ok(PauseTarget::Tool(PausedTool { tenant, tool }));
-        }
-        match tenant {
-            Some(tenant) => Ok(PauseTarget::Caller(Paused { tenant, agent })),
-            None => invalid("tenant: required, because this key covers all tenants"),
+impl fmt::Display for PauseTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Caller(Paused { tenant, agent: Some(agent) }) => write!(f, "agent {agent} of {tenant}"),
+            Self::Caller(Paused { tenant, agent: None }) => write!(f, "tenant {tenant}"),
+            Self::Tool(PausedTool { tenant: Some(tenant), tool }) => write!(f, "{tool} of {tenant}"),
+            Self::Tool(PausedTool { tenant: None, tool }) => f.write_str(tool),
         }
     }
 }
 
 impl PauseTarget {
+    fn read(context: &VerbContext<'_>, [tenant, agent, tool]: [&Option<String>; 3]) -> Result<Self, VerbError> {
+        let invalid = |message: &str| Err(VerbError::Invalid(message.into()));
+        let tenant = restrict_tenant(context.tenant.as_ref(), tenant.as_deref())?;
+        let agent = optional("agent", agent.as_deref())?;
+        if let Some(tool) = tool.clone().filter(|tool| !tool.is_empty()) {
+            if agent.is_some() || tool.len() > limits::TOOL_NAME_BYTES_MAX || tool.contains(char::is_whitespace) {
+                return invalid("tool: expected a name or id without an agent");
+            }
+            return Ok(Self::Tool(PausedTool { tenant, tool }));
+        }
+        match tenant {
+            Some(tenant) => Ok(Self::Caller(Paused { tenant, agent })),
+            None => invalid("tenant: required without a tool, except with a key of one tenant"),
+        }
+    }
+
     /// `None` if a tool is paused for all tenants.
     #[must_use]
     pub const fn tenant(&self) -> Option<&TenantId> {
@@ -153,21 +205,18 @@ impl PauseTarget {
         }
     }
 
-    async fn resume(&self, context: &VerbContext<'_>, operator: Operator<'_>) -> Result<(Self, bool), VerbError> {
+    async fn resume(&self, context: &VerbContext<'_>, operator: Operator<'_>) -> Result<bool, VerbError> {
         let given = match self {
-            Self::Caller(who) => {
-                return Ok((self.clone(), operate::resume(context.client.store(&who.tenant), who, operator).await?));
-            }
+            Self::Caller(who) => return Ok(operate::resume(context.client.store(&who.tenant), who, operator).await?),
             Self::Tool(given) => given,
         };
         let stores = context.client.stores();
         let tool = switched(context, given).await?;
-        let mut changed = operate::resume_tool(stores, &tool, operator).await?;
-        // The tool may have been paused under its ID, when the ID could not be resolved to a name.
-        if !changed && tool != *given {
-            changed = operate::resume_tool(stores, given, operator).await?;
+        if operate::resume_tool(stores, &tool, operator).await? {
+            return Ok(true);
         }
-        Ok((Self::Tool(tool), changed))
+        // The tool may have been paused under its ID, when the ID could not be resolved to a name.
+        Ok(tool != *given && operate::resume_tool(stores, given, operator).await?)
     }
 }
 

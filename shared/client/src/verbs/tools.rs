@@ -1,21 +1,44 @@
 use serde::{Deserialize, Serialize};
+use tickfleet_model::suggest::list;
 
-use super::{FleetName, VerbContext, VerbError, or_default};
+use super::{ChangeReport, FleetName, OperatorVerb, PARTIAL_CHANGE, Reason, UNKNOWN_NAME, VerbContext, VerbError};
 use crate::Client;
 use crate::operate::{SWITCHED_BYTES_MAX, is_switchable_name, switch_tool, switched_off};
 
-/// Tool to switch.
+/// Disable a tool for every agent at run time.
+///
+/// Calls of any tenant to this tool end as denied until it is enabled again. Running calls finish. Workers apply the
+/// change within a quarter of `worker.lease`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct SwitchToolRequest {
+pub struct DisableToolRequest {
     /// Name, or id of a version.
     #[cfg_attr(feature = "openapi", schema(example = "post_to_x"))]
     pub tool: String,
-    /// Reason for the audit log. Optional to enable.
-    #[serde(default, deserialize_with = "or_default")]
-    #[cfg_attr(feature = "openapi", schema(example = "it posts twice"))]
-    pub reason: String,
+    /// Reason for the audit log.
+    #[cfg_attr(feature = "cli", arg(long))]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "it posts twice"))]
+    pub reason: Reason,
+}
+
+/// Enable a tool that was disabled at run time.
+///
+/// The configuration decides again who may call it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EnableToolRequest {
+    /// Name, or id of a version.
+    #[cfg_attr(feature = "openapi", schema(example = "post_to_x"))]
+    pub tool: String,
+    /// Reason for the audit log.
+    #[serde(default, deserialize_with = "Reason::optional")]
+    #[cfg_attr(feature = "cli", arg(long))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub reason: Option<Reason>,
 }
 
 /// A disabled tool.
@@ -35,32 +58,69 @@ pub struct DisabledTools {
     pub disabled: Vec<DisabledTool>,
 }
 
-impl SwitchToolRequest {
-    /// Enables or disables the tool in every shard. Returns false if nothing changed.
-    pub async fn switch(&self, context: &VerbContext<'_>, on: bool) -> Result<bool, VerbError> {
-        let Self { tool, reason } = self;
-        if !is_switchable_name(tool) {
-            return Err(VerbError::Invalid(format!(
-                "tool: expected its name or id, at most {SWITCHED_BYTES_MAX} of A-Z a-z 0-9 _ . - @"
-            )));
-        }
-        if !on {
-            context.check_name(FleetName::Tool(tool)).await?;
-        }
-        let operator = context.operator(reason);
+impl OperatorVerb for DisableToolRequest {
+    const NAME: &'static str = "tools/disable";
+    const IS_OF_FLEET: bool = true;
+    const NEEDS_NAME: bool = false;
+    const ERRORS: &'static [(u16, &'static str)] = &[UNKNOWN_NAME, PARTIAL_CHANGE];
+    type Report = ChangeReport;
+
+    async fn run(&self, context: &VerbContext<'_>) -> Result<ChangeReport, VerbError> {
+        let tool = &self.tool;
+        check_form(tool)?;
+        context.check_name(FleetName::Tool(tool)).await?;
         let name = context.names.tool_switched(&context.client, tool).await?;
-        let mut changed = switch_tool(context.client.stores(), &name, on, operator).await?;
+        let changed = switch_tool(context.client.stores(), &name, false, context.operator(&self.reason)).await?;
+        let message = if changed {
+            format!("{tool} is disabled for all agents within a quarter of worker.lease")
+        } else {
+            format!("{tool} was disabled already")
+        };
+        Ok(ChangeReport { changed, message })
+    }
+}
+
+impl OperatorVerb for EnableToolRequest {
+    const NAME: &'static str = "tools/enable";
+    const IS_OF_FLEET: bool = true;
+    const NEEDS_NAME: bool = false;
+    const ERRORS: &'static [(u16, &'static str)] = &[UNKNOWN_NAME, PARTIAL_CHANGE];
+    type Report = ChangeReport;
+
+    async fn run(&self, context: &VerbContext<'_>) -> Result<ChangeReport, VerbError> {
+        let tool = &self.tool;
+        check_form(tool)?;
+        let stores = context.client.stores();
+        let operator = context.operator(&self.reason);
+        let name = context.names.tool_switched(&context.client, tool).await?;
+        let mut changed = switch_tool(stores, &name, true, operator).await?;
         // The tool may have been disabled under its ID, when the ID could not be resolved to a name.
-        if on && !changed && name != *tool {
-            changed = switch_tool(context.client.stores(), tool, on, operator).await?;
+        if !changed && name != *tool {
+            changed = switch_tool(stores, tool, true, operator).await?;
         }
         // Check the name only if nothing changed: a disabled tool can be enabled after its removal from the
         // configuration.
-        if on && !changed {
+        if !changed {
             context.check_name(FleetName::Tool(tool)).await?;
+            let off = switched_off(stores).await?;
+            let off = list(off.keys().map(String::as_str));
+            return Ok(ChangeReport {
+                changed,
+                message: format!("{tool} was not disabled at run time. Disabled: {off}"),
+            });
         }
-        Ok(changed)
+        let message = format!("{tool} is enabled again, as configured, within a quarter of worker.lease");
+        Ok(ChangeReport { changed, message })
     }
+}
+
+fn check_form(tool: &str) -> Result<(), VerbError> {
+    if is_switchable_name(tool) {
+        return Ok(());
+    }
+    Err(VerbError::Invalid(format!(
+        "tool: expected its name or id, at most {SWITCHED_BYTES_MAX} of A-Z a-z 0-9 _ . - @"
+    )))
 }
 
 impl DisabledTools {

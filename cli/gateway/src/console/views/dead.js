@@ -1,10 +1,11 @@
 // Dead letters: messages that were never executed, and calls and tasks that failed permanently.
 
 import { act, ask, may, now, withQuery } from "../api.js";
+import { operate } from "../actions.js";
 import { count, range } from "../format.js";
 import { parse } from "../json.js";
 import { cut, visible } from "../text.js";
-import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, card, chip, confirm, copy, empty, field, filters, h, learn, link, pager, reasonField, say, storyLink, table } from "../ui.js";
+import { AGENT, FROM, TENANT, TOOL, UNTIL, age, button, card, chip, copy, empty, field, filters, h, learn, link, pager, say, storyLink, table } from "../ui.js";
 
 const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "normalized_error", "without_error"];
 const FIELDS = [
@@ -17,12 +18,6 @@ const PAGE = 100;
  * list.
  */
 const NO_ROOM = ["queue_full", "pressure", "full"];
-const WORDS = {
-  not_found: "no longer exists", again: "handled before", duplicate: "submitted before", conflict: "its id belongs to another turn",
-  queue_full: "the queue is full", pressure: "Redis memory is nearly full", full: "too many handled at once", needs_message: "needs another message",
-  may_have_run: "may have run already", invalid: "invalid message",
-};
-
 /** Returns the query that selects the entries of the filter at the gateway. */
 function wantedOf(query) {
   const { from, until } = range(query, now());
@@ -34,42 +29,38 @@ function wantedOf(query) {
 function summary(done, verb) {
   const ok = done.filter((one) => one.result === "ok").length;
   const others = new Map();
-  for (const { result, reason } of done) if (result !== "ok") others.set(reason ?? WORDS[result] ?? result, (others.get(reason ?? WORDS[result] ?? result) ?? 0) + 1);
+  for (const { result, reason } of done) if (result !== "ok") others.set(reason, (others.get(reason) ?? 0) + 1);
   return `${ok} of ${done.length} ${verb}.${[...others].map(([why, number]) => ` ${number} not: ${why}.`).join("")}`;
 }
 
+const DONE = { "dead/replay": "replayed", "dead/drop": "dropped" };
+
 /** Replays or drops entries by id. A field `message` replaces the message that is sent. */
-async function handle(ids, { path, verb, label, text, fields = [], isDanger }, view, refresh) {
+function handle(verb, ids, fields, view, refresh) {
   const run = async (data) => {
     const body = { ids, reason: data.get("reason") };
     if (data.has("message")) body.message = parse(data.get("message"));
     if (data.get("may") === "yes") body.allow_duplicate_effects = true;
-    say(summary(await act(path, body), verb));
+    say(summary(await act(verb, body), DONE[verb]));
     view.chosen?.clear();
   };
-  const shown = `${ids.slice(0, 5).join(", ")}${ids.length > 5 ? ` and ${ids.length - 5} more` : ""}`;
-  const title = `${label} ${ids.length === 1 ? "it" : `${ids.length} of them`}?`;
-  if (await confirm({ title, text: `${shown}. ${text}`, fields: [fields, reasonField()], button: label, isDanger, act: run })) refresh();
+  const shown = `${ids.slice(0, 5).join(", ")}${ids.length > 5 ? ` and ${ids.length - 5} more` : ""}.`;
+  return operate(verb, ids.length === 1 ? "it" : `${ids.length} of them`, { note: shown, fields, act: run, refresh });
 }
 
 const mayField = () => h("label", { class: "check" }, h("input", { type: "checkbox", name: "may", value: "yes" }), " Include calls that may have taken effect");
 
-const replayMany = (ids, view, refresh) => handle(ids, {
-  path: "dead/replay", verb: "replayed", label: "Replay", fields: [mayField()],
-  text: "A call becomes a new turn of its agent with a new idempotency key, under the agent's caps.",
-}, view, refresh);
+const replayMany = (ids, view, refresh) => handle("dead/replay", ids, mayField(), view, refresh);
 
-const dropMany = (ids, view, refresh) => handle(ids, {
-  path: "dead/drop", verb: "dropped", label: "Drop", isDanger: true, text: "Messages are deleted. Calls stay in the audit log but are no longer listed here.",
-}, view, refresh);
+const dropMany = (ids, view, refresh) => handle("dead/drop", ids, [], view, refresh);
 
 async function edit(id, view, refresh) {
   const whole = await ask(`dead/${id}`).catch((error) => void say(error.message));
   if (!whole) return;
   // The field shows hidden characters as JSON escapes, which do not change the meaning.
   const area = h("label", {}, h("span", {}, "Message to send (JSON)"), h("textarea", { name: "message", rows: 8, required: true, spellcheck: false, defaultValue: visible(whole.message ?? "") }));
-  const text = whole.needs_message ? `It cannot be sent unchanged: ${whole.needs_message}.` : `New id: ${whole.becomes}.`;
-  await handle([id], { path: "dead/replay", verb: "replayed", label: "Replay", text, fields: [area, whole.may_have_run ? mayField() : null] }, view, refresh);
+  const note = whole.needs_message ? `It cannot be sent unchanged: ${whole.needs_message}.` : `New id: ${whole.becomes}.`;
+  await handle("dead/replay", [id], [h("p", {}, note), area, whole.may_have_run ? mayField() : null], view, refresh);
 }
 
 /**
@@ -88,21 +79,15 @@ async function each(wanted, before_ms, signal, handlePage) {
   return "";
 }
 
-const ALL = {
-  replay: { path: "dead/replay", verb: "replayed", label: "Replay all matches", text: "Calls become new turns of their agents, under their caps. Calls that may have run, or need another message, stay here." },
-  drop: { path: "dead/drop", verb: "dropped", label: "Drop all matches", isDanger: true, text: "Messages are deleted. Calls stay in the audit log but are no longer listed here." },
-};
-
 /** Replays or drops all matches of a filter, after a preview with the number of matches per cause. */
-async function onAll(kind, wanted, refresh) {
-  const { path, verb, label, text, isDanger } = ALL[kind];
+async function onAll(verb, wanted, refresh) {
   const preview = await ask(withQuery("dead/causes", { ...wanted, limit: 100 })).catch((error) => void say(error.message));
   if (!preview) return;
   let handled = 0;
   const run = async (data, { signal, show }) => {
     const done = [];
     const page = async (ids) => {
-      const answers = await act(path, { ids, reason: data.get("reason") });
+      const answers = await act(verb, { ids, reason: data.get("reason") });
       done.push(...answers);
       handled += answers.length;
       show(`${done.length} so far …`);
@@ -111,18 +96,19 @@ async function onAll(kind, wanted, refresh) {
     try {
       // Without this bound, entries that fail again during the loop would be replayed endlessly.
       const why = await each(wanted, Math.min(wanted.before_ms ?? Infinity, preview.now_ms + 1), signal, page);
-      say(`${summary(done, verb)}${why}`);
+      say(`${summary(done, DONE[verb])}${why}`);
     } catch (error) {
       // Earlier pages are handled: report them with the error.
-      throw done.length ? new Error(`${summary(done, verb)} Then: ${error.message}`, { cause: error }) : error;
+      throw done.length ? new Error(`${summary(done, DONE[verb])} Then: ${error.message}`, { cause: error }) : error;
     }
   };
   const all = preview.causes.reduce((sum, cause) => sum + cause.count, 0);
   const as = preview.causes.reduce((sum, cause) => sum + cause.replayable, 0);
   const list = h("ul", { class: "sample" }, preview.causes.slice(0, 6).map((cause) => h("li", { key: cause.example }, `${count(cause.count)} ${cause.tool ?? cause.kind} ${cause.cause}${cause.normalized_error ? `: ${cut(cause.normalized_error, 90)}` : ""}`)));
-  const shown = `${count(all)} ${all === 1 ? "match" : "matches"}${preview.next || preview.others ? ", and maybe more" : ""}; ${count(as)} can be replayed unchanged. ${text}`;
-  const isDone = await confirm({ title: `${label}?`, text: shown, fields: [list, reasonField()], button: label, isDanger, stop: "Stop after this page", act: run });
-  if (isDone || handled) refresh();
+  const shown = `${count(all)} ${all === 1 ? "match" : "matches"}${preview.next || preview.others ? ", and maybe more" : ""}; ${count(as)} can be replayed unchanged.`;
+  const label = verb === "dead/replay" ? "Replay all matches" : "Drop all matches";
+  const isDone = await operate(verb, "all matches", { note: shown, fields: list, button: label, stop: "Stop after this page", act: run, refresh });
+  if (!isDone && handled) refresh();
 }
 
 /**
@@ -145,7 +131,7 @@ export function causes(found, query, refresh, caption) {
     { name: "Replayable", number: true, value: (cause) => cause.replayable, cell: (cause) => count(cause.replayable) },
     { name: "Tenants", value: (cause) => cause.tenants.join(", ") },
   ];
-  if (may("operate")) columns.push({ name: "Action", cell: (cause) => button("Replay …", () => onAll("replay", { ...wantedOf(query), ...ofCause(cause) }, refresh), { class: "quiet", disabled: !cause.replayable, "aria-label": `Replay all ${cause.cause} of ${cause.tool ?? cause.kind}` }) });
+  if (may("operate")) columns.push({ name: "Action", cell: (cause) => button("Replay …", () => onAll("dead/replay", { ...wantedOf(query), ...ofCause(cause) }, refresh), { class: "quiet", disabled: !cause.replayable, "aria-label": `Replay all ${cause.cause} of ${cause.tool ?? cause.kind}` }) });
   return table({ caption: caption ?? `${count(found.causes.length)} causes${found.next ? " in the newest part of the log" : ""}`, columns, rows: found.causes, key: (cause) => cause.example, plain: true });
 }
 
@@ -168,7 +154,7 @@ function list(found, view, query, refresh) {
   const isSet = Object.values(wanted).some(Boolean);
   return [
     may("operate") ? h("div", { class: "row actions" }, some("Replay selected", replayMany), some("Drop selected", dropMany),
-      isSet ? [button("Replay all matches …", () => onAll("replay", wanted, refresh), { disabled: !found.dead.length }), button("Drop all matches …", () => onAll("drop", wanted, refresh), { disabled: !found.dead.length })]
+      isSet ? [button("Replay all matches …", () => onAll("dead/replay", wanted, refresh), { disabled: !found.dead.length }), button("Drop all matches …", () => onAll("dead/drop", wanted, refresh), { disabled: !found.dead.length })]
         : h("span", { class: "soft" }, "Set a filter to act on all matches.")) : null,
     found.dead.length ? table({ caption: `${count(found.dead.length)} dead letters${found.next ? ", and maybe more" : ""}`, columns, rows: found.dead, key: (one) => one.id, chosen: may("operate") ? chosen : undefined, csv: true, note: `${count(found.read)} log entries searched` })
       : empty("No dead letters match.", isSet ? "" : "good"),

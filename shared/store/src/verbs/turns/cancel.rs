@@ -1,10 +1,12 @@
+use serde::Serialize;
 use tickfleet_core::task::cancel::{Cancel, Canceled};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::{Query, Value, View};
 
 use crate::{Store, StoreError, TurnName};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CancelResult {
     Ok,
     /// The turn or task ends after its current call.

@@ -1,0 +1,29 @@
+//! The commands of verbs: their arguments are the verb's request and the operator's name.
+
+use std::fmt::Debug;
+
+use clap::Args;
+use tickfleet_client::verbs::OperatorVerb;
+
+use crate::commands::operate::audit_note::By;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+#[derive(Debug, Args)]
+pub(crate) struct VerbArgs<V: Args + Debug> {
+    #[command(flatten)]
+    by: By,
+    #[command(flatten)]
+    request: V,
+}
+
+pub(crate) async fn run<V: OperatorVerb + Args + Debug>(
+    setup: &Setup,
+    VerbArgs { by, request }: &VerbArgs<V>,
+    output: &Output,
+) -> Result<(), Failure> {
+    let by = if V::NEEDS_NAME { by.name()? } else { by.name_if_known() };
+    let report = request.run(&setup.operator(by, output).await?).await?;
+    output.show(&report, ToString::to_string)
+}
