@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::CallId;
+use super::{CallId, Effect};
 
 /// One table, so that the enum, its variants and their names cannot differ.
 macro_rules! outcomes {
@@ -63,7 +63,17 @@ struct OutcomeTraits {
     severity: OutcomeSeverity,
     proves_tool: bool,
     changes_facts: bool,
-    has_failed_running: bool,
+    stage: CallStage,
+}
+
+/// Where the call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallStage {
+    /// A scheduler ended the call before any guard.
+    Admission,
+    Guards,
+    /// The call had passed the guards.
+    Run,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +99,7 @@ const REFUSED: OutcomeTraits = OutcomeTraits {
     severity: OutcomeSeverity::Bad,
     proves_tool: false,
     changes_facts: false,
-    has_failed_running: false,
+    stage: CallStage::Guards,
 };
 
 impl Outcome {
@@ -98,20 +108,21 @@ impl Outcome {
         use OutcomeSeverity::{Doubtful, Good};
         let proves_tool = true;
         let changes_facts = true;
-        let has_failed_running = true;
+        let stage = CallStage::Run;
         match self {
-            Self::Ok => OutcomeTraits { happened: Yes, severity: Good, proves_tool, changes_facts, ..REFUSED },
-            Self::Permanent | Self::Transient => {
-                OutcomeTraits { proves_tool, changes_facts, has_failed_running, ..REFUSED }
-            }
+            Self::Ok => OutcomeTraits { happened: Yes, severity: Good, proves_tool, changes_facts, stage },
+            Self::Permanent | Self::Transient => OutcomeTraits { proves_tool, changes_facts, stage, ..REFUSED },
             // The output was withheld, or the call did not reach its tool.
-            Self::Internal => OutcomeTraits { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
+            Self::Internal => OutcomeTraits { happened: IfRun, changes_facts, stage, ..REFUSED },
             Self::OutcomeUnknown => {
-                OutcomeTraits { happened: Perhaps, severity: Doubtful, proves_tool, has_failed_running, ..REFUSED }
+                OutcomeTraits { happened: Perhaps, severity: Doubtful, proves_tool, stage, ..REFUSED }
             }
             Self::Denied | Self::InvalidArguments | Self::ApprovalRefused => OutcomeTraits { proves_tool, ..REFUSED },
-            Self::Expired | Self::Cancelled | Self::DailyCapReached => OutcomeTraits { severity: Doubtful, ..REFUSED },
-            Self::UnknownTool | Self::Rejected => REFUSED,
+            Self::Expired | Self::Cancelled | Self::DailyCapReached => {
+                OutcomeTraits { severity: Doubtful, stage: CallStage::Admission, ..REFUSED }
+            }
+            Self::Rejected => OutcomeTraits { stage: CallStage::Admission, ..REFUSED },
+            Self::UnknownTool => REFUSED,
         }
     }
 
@@ -148,10 +159,33 @@ impl Outcome {
         self.meaning().changes_facts
     }
 
+    #[must_use]
+    pub const fn stage(self) -> CallStage {
+        self.meaning().stage
+    }
+
     /// The call was permitted to run, and then failed.
     #[must_use]
     pub const fn has_failed_running(self) -> bool {
-        self.meaning().has_failed_running
+        matches!(self.stage(), CallStage::Run) && !self.is_success()
+    }
+
+    /// True if a call may have had its effect although the outcome is no success. The calls of a `once` tool that may
+    /// have had their effect end as `outcome_unknown`.
+    #[must_use]
+    pub fn may_have_taken_effect(self, ran: bool, effect: Effect) -> bool {
+        match self {
+            Self::OutcomeUnknown => true,
+            Self::Internal => ran && effect != Effect::Read,
+            Self::Transient | Self::Cancelled | Self::Expired => ran && effect == Effect::Idempotent,
+            _ => false,
+        }
+    }
+
+    /// True if calls that ran and calls that did not run can both end like this.
+    #[must_use]
+    pub const fn leaves_run_open(self) -> bool {
+        matches!(self, Self::Expired | Self::Cancelled | Self::Internal | Self::Transient | Self::Permanent)
     }
 }
 

@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 
 use super::RuleMode;
 use crate::digest::hash_of;
-use crate::outcome::EffectHappened;
 use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
@@ -171,13 +170,7 @@ impl FactRow {
 
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
-        let may_have = outcome.happened() == EffectHappened::Perhaps
-            || ran
-                && match outcome {
-                    Outcome::Internal => effect != Effect::Read,
-                    Outcome::Transient | Outcome::Cancelled | Outcome::Expired => effect == Effect::Idempotent,
-                    _ => false,
-                };
+        let may_have = outcome.may_have_taken_effect(ran, effect);
         let of = |changes: &'_ [FactChange],
                   surely: FactTransition,
                   maybe: FactTransition|
