@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tickfleet_core::audit::seal::Seal;
 use tickfleet_proof::seal::{ChainName, EntryId, Gap, Head, Leaf, Losses, Signer, encode, seal};
-use tickfleet_protocol::audit::entry::tenant_of;
+use tickfleet_protocol::audit::tenant_of;
 use tickfleet_store::LogPage;
 
 use super::position::Position;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tickfleet_core::audit::seal::{Seal, SealResult, Sealing as Record, anchors, key, seals};
-use tickfleet_core::audit::{AuditEntry, Report};
+use tickfleet_core::audit::{AuditAppend, Report};
 use tickfleet_core::{Context, Decision, Query, Step as Decided, Transaction, Value, View, Write, keys};
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines;
@@ -55,7 +55,7 @@ impl Shard {
 
     async fn write_of(&self, tenant: usize, number: usize) {
         let text = format!(r#"{{"action":"TOOL_CALL","tenant":"t{tenant}","meta":{{"call":"x{number}/0"}}}}"#);
-        self.store.decide(Report(AuditEntry { text: text.into(), entries_max: 1_000_000 })).await.unwrap();
+        self.store.decide(Report(AuditAppend { text: text.into(), entries_max: 1_000_000 })).await.unwrap();
     }
 
     async fn seals(&self) -> usize {

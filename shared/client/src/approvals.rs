@@ -15,7 +15,7 @@ use tickfleet_core::{Query, Value as Stored};
 use tickfleet_model::approval::{NarrowError, NarrowedValues, narrow};
 use tickfleet_model::suggest::nearest;
 use tickfleet_model::{AgentId, Redactor, TenantId, limits};
-use tickfleet_protocol::{ApprovalDecision, approval_entry};
+use tickfleet_protocol::{AuditAction, AuditValue, Operator, OperatorAct};
 use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
 
 use crate::{Client, position};
@@ -392,20 +392,29 @@ pub(crate) async fn decide(
     let narrowed = narrowed(&view, verdict)?;
     let reason = verdict.redactor.text(verdict.reason);
     let shown = verdict.redactor.json(&narrowed);
-    let entry = approval_entry(&ApprovalDecision {
-        timestamp_ms: store.now_ms().await?,
-        tenant,
-        by: verdict.by,
-        agrees: verdict.agrees,
-        reason: &reason,
-        approval: id,
-        call: &view.record.call.to_string(),
-        agent: view.record.agent.as_str(),
-        tool: &view.record.shown.tool,
-        narrowed: &narrowed,
-        redactor: verdict.redactor,
-    });
-    let entry = serde_json::from_str(&entry).map_err(|error| StoreError::Undecided(format!("audit entry: {error}")))?;
+    let (word, verb) = if verdict.agrees { ("approve", "approved") } else { ("deny", "denied") };
+    let call = view.record.call.to_string();
+    let (agent, tool) = (view.record.agent.as_str(), view.record.shown.tool.as_str());
+    let mut details = vec![
+        ("approval", AuditValue::Name(id)),
+        ("about", AuditValue::Name(&call)),
+        ("agent", AuditValue::Name(agent)),
+        ("tool", AuditValue::Name(tool)),
+        ("verdict", AuditValue::Name(word)),
+    ];
+    if !narrowed.is_empty() {
+        details.push(("narrowed", AuditValue::Name(&shown)));
+    }
+    let act = OperatorAct {
+        action: AuditAction::Approval,
+        entity_type: "approval",
+        entity_id: id,
+        did: &format!("{verb} {tool} of {agent}"),
+        tenant: Some(tenant),
+        details: &details,
+    };
+    let operator = Operator { by: verdict.by, reason: verdict.reason, redactor: verdict.redactor };
+    let entry = store.audit_append(&act, operator, store.now_ms().await?);
     let core_verdict = if verdict.agrees {
         let seen = verdict.seen.map(RawValue::get);
         let narrowed = Some(&*narrowed).filter(|text| !text.is_empty());
@@ -421,7 +430,6 @@ pub(crate) async fn decide(
         reason: &reason,
         verdict: core_verdict,
         audit: &entry,
-        bounds: &store.bounds(),
     };
     Ok(match store.decide(decision).await.map_err(StoreError::from)?.result {
         DecideResult::Counts { state, missing } => VerdictResult { state: state.to_owned(), missing },

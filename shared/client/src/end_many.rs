@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tickfleet_core::audit::Report;
 use tickfleet_model::TenantId;
-use tickfleet_protocol::{OperatorAct, act_entry};
+use tickfleet_protocol::{AuditAction, AuditValue, OperatorAct};
 use tickfleet_store::{CancelResult, StoreError, TurnName, TurnView};
 
 use crate::Client;
@@ -80,26 +80,27 @@ async fn note(
     }
     for (tenant, turns) in by_tenant {
         let store = client.store(tenant);
-        let mut details = vec![("count", turns.len().to_string())];
+        let count = turns.len().to_string();
+        let listed = turns.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(" ");
+        let mut details = vec![("count", AuditValue::Name(&count))];
         if let CancelSelection::Filter(filter) = selection {
-            details.push(("filter", filter.to_owned()));
+            details.push(("filter", AuditValue::Text(filter)));
         }
-        details.push(("turns", turns.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(" ")));
-        let one = format!("{tenant}:{}", turns.first().copied().unwrap_or_default());
-        let many = format!("{} turns of {tenant}", turns.len());
-        let entry = act_entry(&OperatorAct {
-            timestamp_ms: store.now_ms().await?,
-            action: "CANCEL",
-            entity_type: if turns.len() == 1 { "turn" } else { "turns" },
-            entity_id: if turns.len() == 1 { &one } else { &many },
-            verb: "cancelled",
-            by: operator.by,
-            reason: operator.reason,
+        details.push(("turns", AuditValue::Name(&listed)));
+        let (entity_type, id) = match turns.as_slice() {
+            [turn] => ("turn", format!("{tenant}:{turn}")),
+            _ => ("turns", format!("{count} turns of {tenant}")),
+        };
+        let act = OperatorAct {
+            action: AuditAction::Cancel,
+            entity_type,
+            entity_id: &id,
+            did: &format!("cancelled {id}"),
             tenant: Some(tenant),
             details: &details,
-            redactor: operator.redactor,
-        });
-        store.decide(Report(store.audit_entry(&entry))).await?;
+        };
+        let now_ms = store.now_ms().await?;
+        store.decide(Report(store.audit_append(&act, operator, now_ms))).await?;
     }
     Ok(())
 }

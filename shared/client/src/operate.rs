@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
+use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use tickfleet_core::turn::State;
-use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
-use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
-use tickfleet_protocol::{OperatorAct, act_entry};
+use tickfleet_model::policy::{Paused, PausedTool, TenantPolicy};
+use tickfleet_model::{AgentId, TenantId, TurnId, limits};
+pub use tickfleet_protocol::Operator;
+use tickfleet_protocol::{AuditAction, AuditValue, OperatorAct};
 use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView, worker_of};
 
 use crate::held_slices::held_slices;
@@ -255,35 +257,23 @@ pub const fn turn_state(live: &LiveTurn) -> TurnState {
     }
 }
 
-/// The operator and the reason of an action. Both are recorded in the audit log.
-#[derive(Debug, Clone, Copy)]
-pub struct Operator<'a> {
-    /// The operator's name, as the caller states it.
-    pub by: &'a str,
-    /// The reason.
-    pub reason: &'a str,
-    /// Removes secrets from `by` and `reason`.
-    pub redactor: &'a Redactor,
-}
-
 /// Pauses the calls of a tenant, or of one of its agents. After the response, none of these calls is admitted.
 pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<SettingResult, StoreError> {
     let since_ms = store.now_ms().await?;
-    let text = |text: &str| operator.redactor.text(text).into_owned();
-    let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
-    let audit_entry = store.audit_entry(&entry(who, operator, since_ms, ("PAUSE", "paused")));
-    Ok(store.decide(ChangeSetting::pause(who.clone(), &pause, Origin::Operator(audit_entry))).await?.result)
+    let entry = entry(store, &Setting::Pause(who.clone()), Change::Set(&[]), operator, since_ms);
+    let change = ChangeSetting::pause(who.clone(), &operator.note(since_ms), Origin::Operator(entry));
+    Ok(store.decide(change).await?.result)
 }
 
 /// Resumes the calls of a tenant, or of one of its agents. Returns false if they were not paused.
 pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<bool, StoreError> {
-    let now_ms = store.now_ms().await?;
-    remove(store, Setting::Pause(who.clone()), &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
+    remove(store, Setting::Pause(who.clone()), operator).await
 }
 
 /// Returns false if there was no such setting.
-async fn remove(store: &Store, setting: Setting, audit_entry: &str) -> Result<bool, StoreError> {
-    let removed = store.decide(ChangeSetting::remove(setting, store.audit_entry(audit_entry))).await?.result;
+async fn remove(store: &Store, setting: Setting, operator: Operator<'_>) -> Result<bool, StoreError> {
+    let entry = entry(store, &setting, Change::Removed, operator, store.now_ms().await?);
+    let removed = store.decide(ChangeSetting::remove(setting, entry)).await?.result;
     Ok(matches!(removed, SettingResult::Done { .. }))
 }
 
@@ -312,13 +302,12 @@ impl ToolPaused {
 /// Pauses a tool, in its tenant's shard or in all shards. Workers read the pause with their next heartbeat. If one shard has too many pauses, the other shards still
 /// pause the tool. After an error, the call can be repeated.
 pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
-    let text = |text: &str| operator.redactor.text(text).into_owned();
+    let setting = Setting::ToolPause(tool.clone());
     let mut set = ToolPaused::default();
     for store in of_tool(shards, tool) {
         let since_ms = store.now_ms().await?;
-        let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
-        let audit_entry = store.audit_entry(&tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused")));
-        let change = ChangeSetting::pause_tool(tool.clone(), &pause, Origin::Operator(audit_entry));
+        let entry = entry(store, &setting, Change::Set(&[]), operator, since_ms);
+        let change = ChangeSetting::pause_tool(tool.clone(), &operator.note(since_ms), Origin::Operator(entry));
         match store.decide(change).await?.result {
             SettingResult::Full => {
                 set.full.push(store.shard());
@@ -337,9 +326,7 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
 pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<bool, StoreError> {
     let mut changed = false;
     for store in of_tool(shards, tool) {
-        let now_ms = store.now_ms().await?;
-        let audit_entry = tool_entry(tool, operator, now_ms, ("RESUME_TOOL", "resumed"));
-        changed |= remove(store, Setting::ToolPause(tool.clone()), &audit_entry).await?;
+        changed |= remove(store, Setting::ToolPause(tool.clone()), operator).await?;
     }
     Ok(changed)
 }
@@ -357,17 +344,15 @@ pub fn is_switchable_name(tool: &str) -> bool {
 /// Disables or enables a tool for all agents in all shards. Returns false if nothing changed.
 /// After an error, the call can be repeated.
 pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Operator<'_>) -> Result<bool, StoreError> {
-    let (action, verb) = if on { ("ENABLE_TOOL", "enabled") } else { ("DISABLE_TOOL", "disabled") };
-    let of_all = PausedTool { tenant: None, tool: tool.to_owned() };
+    let setting = Setting::ToolOff(tool.to_owned());
     let mut changed = false;
     for store in shards {
-        let audit_entry = tool_entry(&of_all, operator, store.now_ms().await?, (action, verb));
         if on {
-            changed |= remove(store, Setting::ToolOff(tool.to_owned()), &audit_entry).await?;
+            changed |= remove(store, setting.clone(), operator).await?;
             continue;
         }
-        let origin = Origin::Operator(store.audit_entry(&audit_entry));
-        match store.decide(ChangeSetting::switch_off(tool.to_owned(), origin)).await?.result {
+        let entry = entry(store, &setting, Change::Set(&[]), operator, store.now_ms().await?);
+        match store.decide(ChangeSetting::switch_off(tool.to_owned(), Origin::Operator(entry))).await?.result {
             SettingResult::Done { .. } => changed = true,
             SettingResult::Unchanged { .. } => {}
             SettingResult::Full => {
@@ -397,11 +382,11 @@ pub async fn set_tenant(
     policy: &TenantPolicy,
     operator: Operator<'_>,
 ) -> Result<(), StoreError> {
-    let now_ms = store.now_ms().await?;
     let declared = serde_json::to_string(policy).unwrap_or_default();
-    let audit_entry = tenant_entry(tenant, operator, now_ms, ("SET_TENANT", "set"), &[("declared", declared)]);
-    let origin = Origin::Operator(store.audit_entry(&audit_entry));
-    match store.decide(ChangeSetting::set_tenant(tenant.clone(), policy, origin)).await?.result {
+    let details = [("declared", AuditValue::Text(&declared))];
+    let setting = Setting::Tenant(tenant.clone());
+    let entry = entry(store, &setting, Change::Set(&details), operator, store.now_ms().await?);
+    match store.decide(ChangeSetting::set_tenant(tenant.clone(), policy, Origin::Operator(entry))).await?.result {
         SettingResult::Done { .. } | SettingResult::Unchanged { .. } => Ok(()),
         SettingResult::Full => Err(StoreError::Undecided("too many tenants are declared at run time".to_owned())),
     }
@@ -409,73 +394,47 @@ pub async fn set_tenant(
 
 /// Removes the run-time settings of a tenant. Returns false if the tenant had none.
 pub async fn unset_tenant(store: &Store, tenant: &TenantId, operator: Operator<'_>) -> Result<bool, StoreError> {
-    let now_ms = store.now_ms().await?;
-    let audit_entry = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "removed the run-time settings of"), &[]);
-    remove(store, Setting::Tenant(tenant.clone()), &audit_entry).await
-}
-
-fn tenant_entry(
-    tenant: &TenantId,
-    operator: Operator<'_>,
-    timestamp_ms: i64,
-    (action, verb): (&'static str, &'static str),
-    details: &[(&'static str, String)],
-) -> String {
-    act_entry(&OperatorAct {
-        timestamp_ms,
-        action,
-        entity_type: "tenant",
-        entity_id: tenant.as_str(),
-        verb,
-        by: operator.by,
-        reason: operator.reason,
-        tenant: Some(tenant),
-        details,
-        redactor: operator.redactor,
-    })
+    remove(store, Setting::Tenant(tenant.clone()), operator).await
 }
 
 fn of_tool<'a>(shards: &'a [Store], tool: &'a PausedTool) -> impl Iterator<Item = &'a Store> {
     shards.iter().filter(|store| tool.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)))
 }
 
-fn tool_entry(
-    tool: &PausedTool,
-    operator: Operator<'_>,
-    timestamp_ms: i64,
-    (action, verb): (&'static str, &'static str),
-) -> String {
-    act_entry(&OperatorAct {
-        timestamp_ms,
-        action,
-        entity_type: "tool",
-        entity_id: &tool.tool,
-        verb,
-        by: operator.by,
-        reason: operator.reason,
-        tenant: tool.tenant.as_ref(),
-        details: &[],
-        redactor: operator.redactor,
-    })
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    /// With details for the audit log.
+    Set(&'a [(&'static str, AuditValue<'a>)]),
+    Removed,
 }
 
 fn entry(
-    who: &Paused,
+    store: &Store,
+    setting: &Setting,
+    change: Change<'_>,
     operator: Operator<'_>,
     timestamp_ms: i64,
-    (action, verb): (&'static str, &'static str),
-) -> String {
-    let id = who.agent.as_ref().map_or_else(|| who.tenant.to_string(), |agent| format!("{}:{agent}", who.tenant));
-    act_entry(&OperatorAct {
-        timestamp_ms,
-        action,
-        entity_type: if who.agent.is_some() { "agent" } else { "tenant" },
-        entity_id: &id,
-        verb,
-        by: operator.by,
-        reason: operator.reason,
-        tenant: Some(&who.tenant),
-        details: &[],
-        redactor: operator.redactor,
-    })
+) -> AuditAppend {
+    let (action, verb) = match (setting, change) {
+        (Setting::Tenant(_), Change::Set(_)) => (AuditAction::SetTenant, "set"),
+        (Setting::Tenant(_), Change::Removed) => (AuditAction::UnsetTenant, "removed the run-time settings of"),
+        (Setting::Pause(_), Change::Set(_)) => (AuditAction::Pause, "paused"),
+        (Setting::Pause(_), Change::Removed) => (AuditAction::Resume, "resumed"),
+        (Setting::ToolPause(_), Change::Set(_)) => (AuditAction::PauseTool, "paused"),
+        (Setting::ToolPause(_), Change::Removed) => (AuditAction::ResumeTool, "resumed"),
+        (Setting::ToolOff(_), Change::Set(_)) => (AuditAction::DisableTool, "disabled"),
+        (Setting::ToolOff(_), Change::Removed) => (AuditAction::EnableTool, "enabled"),
+    };
+    let (entity_type, id, tenant) = match setting {
+        Setting::Tenant(tenant) | Setting::Pause(Paused { tenant, agent: None }) => {
+            ("tenant", tenant.to_string(), Some(tenant))
+        }
+        Setting::Pause(Paused { tenant, agent: Some(agent) }) => ("agent", format!("{tenant}:{agent}"), Some(tenant)),
+        Setting::ToolPause(PausedTool { tenant, tool }) => ("tool", tool.clone(), tenant.as_ref()),
+        Setting::ToolOff(tool) => ("tool", tool.clone(), None),
+    };
+    let did = format!("{verb} {id}");
+    let details = if let Change::Set(details) = change { details } else { &[] };
+    let act = OperatorAct { action, entity_type, entity_id: &id, did: &did, tenant, details };
+    store.audit_append(&act, operator, timestamp_ms)
 }

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::{Outcome, TenantId};
-use tickfleet_protocol::AuditEntry;
-use tickfleet_protocol::audit::entry::AuditMeta;
+use tickfleet_protocol::{AuditEntry, AuditMeta};
 use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 
 use crate::model_use::ModelUse;
@@ -136,7 +135,7 @@ fn ms_of(id: &str) -> i64 {
 
 fn rules(meta: &AuditMeta<'_>) -> Vec<(RuleEffect, String)> {
     let mut rules: Vec<_> = meta.shadow.iter().map(|denial| (RuleEffect::Shadow, denial.rule.clone())).collect();
-    if meta.outcome == Outcome::Denied.as_str() {
+    if meta.outcome == Some(Outcome::Denied) {
         let rule = meta.error.as_ref().and_then(|error| error.detail("rule"));
         rules.extend(rule.map(|rule| (RuleEffect::Deny, rule)));
     }
@@ -147,7 +146,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     let mut sums: HashMap<(i64, String, String, String), u64> = HashMap::new();
     for entry in entries {
         let Some(logged) = AuditEntry::read_call(&entry.text) else { continue };
-        let Some(tenant) = &logged.tenant else { continue };
+        let (Some(tenant), Some(outcome)) = (&logged.tenant, logged.meta.outcome) else { continue };
         let day = ms_of(&entry.id).div_euclid(DAY_MS);
         for (did, rule) in rules(&logged.meta) {
             let count = field(did, tenant, &rule);
@@ -155,11 +154,10 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         }
         let agent = logged.agent();
         // A model can invent any number of tool names, so unknown tools are counted under one name.
-        let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
-        let tool = if is_tool { &*logged.entity_id } else { OTHERS };
+        let tool = if outcome == Outcome::UnknownTool { OTHERS } else { &*logged.entity_id };
         let took = format!("h{}", bucket(logged.meta.duration_ms));
         let counts = [
-            (&*logged.meta.outcome, 1),
+            (outcome.as_str(), 1),
             ("ms", logged.meta.duration_ms),
             ("retries", u64::from(logged.meta.retry_count)),
             (&took, 1),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
 use tickfleet_model::policy::Pause;
 use tickfleet_model::suggest::{list, nearest};
-use tickfleet_protocol::{OperatorAct, act_entry};
+use tickfleet_protocol::{AuditAction, OperatorAct};
 use tickfleet_store::{ShardWorkers, Slots, Store, StoreError, worker_of};
 
 use crate::held_slices::held_slices;
@@ -180,14 +180,22 @@ async fn change(
         known.push(store.workers().await?);
     }
     let Some(worker) = resolve_worker(&known, requested) else { return Ok(WorkerDrainResult::Unknown) };
-    let text = |text: &str| operator.redactor.text(text).into_owned();
+    let (action, verb) =
+        if drains { (AuditAction::DrainWorker, "drained") } else { (AuditAction::ResumeWorker, "resumed") };
+    let act = OperatorAct {
+        action,
+        entity_type: "worker",
+        entity_id: worker,
+        did: &format!("{verb} {worker}"),
+        tenant: None,
+        details: &[],
+    };
     let mut set = WorkerDrainResult::None;
     let mut is_full = false;
     for (store, shard) in shards.iter().zip(&known) {
-        let entry = store.audit_entry(&entry(worker, operator, shard.now_ms, drains));
+        let entry = store.audit_append(&act, operator, shard.now_ms);
         let change = if drains {
-            let note = Pause { by: text(operator.by), reason: text(operator.reason), since_ms: shard.now_ms };
-            DrainChange::Drain { note, gone: gone(shard, worker), entry }
+            DrainChange::Drain { note: operator.note(shard.now_ms), gone: gone(shard, worker), entry }
         } else {
             DrainChange::Resume { entry }
         };
@@ -204,22 +212,6 @@ fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
     let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
     let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);
     old.map(|(name, _)| name.clone()).filter(|name| name != but && !is_heard(name)).collect()
-}
-
-fn entry(worker: &str, operator: Operator<'_>, timestamp_ms: i64, drains: bool) -> String {
-    let (action, verb) = if drains { ("DRAIN_WORKER", "drained") } else { ("RESUME_WORKER", "resumed") };
-    act_entry(&OperatorAct {
-        timestamp_ms,
-        action,
-        entity_type: "worker",
-        entity_id: worker,
-        verb,
-        by: operator.by,
-        reason: operator.reason,
-        tenant: None,
-        details: &[],
-        redactor: operator.redactor,
-    })
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::limits;
 
-use crate::audit::AuditEntry;
+use crate::audit::AuditAppend;
 use crate::decision::{Context, Decision, Step};
 use crate::keys;
 use crate::record::{Record, Stored};
@@ -120,7 +120,7 @@ fn written_ms(entry: &EntryId) -> u64 {
 #[derive(Debug, Clone)]
 pub struct DropDead {
     pub item: DeadItem,
-    pub entry: AuditEntry,
+    pub entry: AuditAppend,
 }
 
 impl Decision for DropDead {
@@ -147,7 +147,7 @@ impl Decision for DropDead {
 pub struct Replay<S> {
     pub item: DeadItem,
     pub submission: S,
-    pub entry: AuditEntry,
+    pub entry: AuditAppend,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,8 +235,8 @@ mod tests {
         }
     }
 
-    fn entry() -> AuditEntry {
-        AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 100 }
+    fn entry() -> AuditAppend {
+        AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 100 }
     }
 
     fn append(shard: &mut Paper, log: crate::StreamKey) -> EntryId {

@@ -1,8 +1,15 @@
-//! Writes the audit log: one entry for each call, regardless of its outcome. Texts are redacted first, then cut.
-//! Actions of operators have entries too ([`act`]).
+//! Entries of the audit log: [`audit_entry`] writes the entry of a call, regardless of its outcome. [`operator_entry`]
+//! writes the entry of an operator's action. [`AuditEntry`] reads both. Texts are redacted first, then cut.
 
-pub mod act;
-pub mod entry;
+mod action;
+mod entry;
+mod head;
+mod operator;
+
+pub use action::AuditAction;
+pub use entry::{AuditDenial, AuditEffect, AuditEntry, AuditError, AuditMeta, TurnEntries, tenant_of, timestamp_ms};
+pub use head::with_meta;
+pub use operator::{AuditValue, Operator, OperatorAct, operator_entry};
 
 use std::borrow::Cow;
 
@@ -10,7 +17,8 @@ use super::content::{content_blocks, content_text};
 use super::cut::{cut_chars, cut_output};
 use super::json::{Bounds, check};
 use super::result::cached_json;
-use super::write::{Object, time};
+use super::write::Object;
+use head::{Head, Level};
 use serde_json::Value;
 use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
@@ -54,26 +62,26 @@ pub struct AuditInput<'a> {
 #[must_use]
 pub fn audit_entry(input: &AuditInput<'_>) -> String {
     let AuditInput { result, redactor, .. } = *input;
-    let mut entry = Object::new(768 + input.arguments.len().min(limits::AUDIT_ARGUMENTS_BYTES_MAX));
-    entry.text("timestamp", &time(input.timestamp_ms));
-    entry.text("level", if result.success { "info" } else { "error" });
-    entry.text("action", "TOOL_CALL");
-    entry.text("entity_type", "tool");
     // Workers and the scheduler must write the same name: the tool's own name. The name that the model wrote may
     // contain secrets.
     let tool = redactor.text(&result.tool);
-    entry.text("entity_id", input.tool_name.unwrap_or(&tool));
-    let (actor_type, actor) = match input.delegated {
+    let (actor_type, actor_id) = match input.delegated {
         None => ("agent", input.agent.as_str()),
         Some(Some(delegator)) => ("agent", delegator.as_str()),
         Some(None) => ("service", "producer"),
     };
-    entry.text("actor_type", actor_type);
-    entry.text("actor_id", actor);
-    entry.text("tenant", input.tenant.as_str());
-    entry.text("message", &message(input, &tool));
-    entry.raw("meta", &meta(input));
-    entry.end()
+    let head = Head {
+        timestamp_ms: input.timestamp_ms,
+        level: if result.success { Level::Info } else { Level::Error },
+        action: AuditAction::ToolCall,
+        entity_type: "tool",
+        entity_id: input.tool_name.unwrap_or(&tool),
+        actor_type,
+        actor_id,
+        tenant: Some(input.tenant),
+        message: &message(input, &tool),
+    };
+    head.entry(meta(input))
 }
 
 fn message(input: &AuditInput<'_>, tool: &str) -> String {
@@ -90,7 +98,7 @@ fn message(input: &AuditInput<'_>, tool: &str) -> String {
     format!("{what}: {}", result.outcome.as_str())
 }
 
-fn meta(input: &AuditInput<'_>) -> String {
+fn meta(input: &AuditInput<'_>) -> Object {
     let AuditInput { result, redactor, .. } = *input;
     let mut meta = Object::new(512 + input.arguments.len().min(limits::AUDIT_ARGUMENTS_BYTES_MAX));
     meta.text("call", &result.call);
@@ -158,7 +166,7 @@ fn meta(input: &AuditInput<'_>) -> String {
     if !input.policy_digest.is_empty() {
         meta.text("policy_digest", input.policy_digest);
     }
-    meta.end()
+    meta
 }
 
 fn error(error: &CallError, redactor: &Redactor) -> String {

@@ -26,11 +26,10 @@ mod traceparent;
 pub mod turn;
 mod write;
 
-pub use audit::act::{
-    ApprovalDecision, LimitReset, OperatorAct, ShardRepair, act_entry, approval_entry, limit_reset_entry, repair_entry,
+pub use audit::{
+    AuditAction, AuditEffect, AuditEntry, AuditInput, AuditMeta, AuditValue, Operator, OperatorAct, audit_entry,
+    operator_entry,
 };
-pub use audit::entry::{AuditEffect, AuditEntry};
-pub use audit::{AuditInput, audit_entry};
 pub use content::{
     CONTENT_BLOCKS, ContentBlock, bounded_content, content_blocks, content_text, usable_blocks, write_blocks,
 };

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::{
-    LimitReset, RejectedId, RejectionStatus, limit_reset_entry, messages, parse_task_message, parse_turn,
-    rejection_reply,
+    AuditAction, AuditValue, Operator, OperatorAct, RejectedId, RejectionStatus, messages, operator_entry,
+    parse_task_message, parse_turn, rejection_reply,
 };
 use tickfleet_model::{CallResult, Dialect, Outcome, Redactor, RejectionCode, TenantId, TurnId, ids::shard_of};
 
@@ -51,16 +51,20 @@ fn every_example_parses_as_its_declared_kind() {
 
 fn reset_entry() -> Value {
     let tenant = TenantId::new("acme").unwrap();
-    let mut entry = json(&limit_reset_entry(&LimitReset {
-        timestamp_ms: 1_795_339_800_123,
-        by: "anna",
-        reason: "the import was ours",
-        limit: "messages_per_agent",
-        counter: "acme:support",
+    let act = OperatorAct {
+        action: AuditAction::LimitReset,
+        entity_type: "limit",
+        entity_id: "messages_per_agent@acme:support",
+        did: "reset messages_per_agent@acme:support",
         tenant: Some(&tenant),
-        unit: "calls",
-        redactor: &Redactor::default(),
-    }));
+        details: &[
+            ("limit", AuditValue::Name("messages_per_agent")),
+            ("counter", AuditValue::Name("acme:support")),
+            ("unit", AuditValue::Name("calls")),
+        ],
+    };
+    let operator = Operator { by: "anna", reason: "the import was ours", redactor: &Redactor::default() };
+    let mut entry = json(&operator_entry(&act, operator, 1_795_339_800_123));
     entry["meta"]["used_before"] = 5.into();
     entry["meta"]["window_ends_ms"] = 1_795_342_200_000_i64.into();
     entry
@@ -126,6 +130,16 @@ fn every_outcome_and_every_rejection_code_has_a_row() {
     for word in outcomes.chain(RejectionCode::WORDS) {
         assert!(cells.contains(&format!("`{word}`")), "no row of docs/reference/outcomes.md begins with {word}");
     }
+}
+
+#[test]
+fn every_audit_action_has_a_row() {
+    let (_, rows) = AUDIT_ENTRY.split_once("\n| `action` | Meaning |\n").unwrap();
+    let cells = rows.lines().map_while(|line| line.strip_prefix("| ")).filter_map(|line| line.split(" | ").next());
+    let words = cells.flat_map(|cell| cell.split(", ")).map(|word| word.trim_matches('`'));
+    let documented: Vec<_> = words.filter_map(AuditAction::parse).collect();
+    let of_operators: Vec<_> = AuditAction::ALL.iter().copied().filter(|one| *one != AuditAction::ToolCall).collect();
+    assert_eq!(documented, of_operators);
 }
 
 fn blocks(word: &str) -> impl Iterator<Item = &'static str> {

@@ -2,13 +2,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use tickfleet_core::audit::AuditEntry;
+use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::view::{READS_MAX, Undecided};
 use tickfleet_core::{Context, Decision, Query, Receipt, Record, RecordKey, Stored, Value, Version, View};
 use tickfleet_model::Durability;
+use tickfleet_protocol::{Operator, OperatorAct, operator_entry};
 
 use crate::seam::redis::RedisStore;
 use crate::seam::{self, RunError, ShardState, Versions};
@@ -121,10 +121,10 @@ impl Store {
         Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
     }
 
-    /// If `text` is empty, no entry is written.
     #[must_use]
-    pub fn audit_entry(&self, text: &str) -> AuditEntry {
-        AuditEntry { text: Bytes::copy_from_slice(text.as_bytes()), entries_max: self.options().audit_entries_max }
+    pub fn audit_append(&self, act: &OperatorAct<'_>, operator: Operator<'_>, timestamp_ms: i64) -> AuditAppend {
+        let text = operator_entry(act, operator, timestamp_ms).into();
+        AuditAppend { text, entries_max: self.options().audit_entries_max }
     }
 
     #[must_use]

@@ -33,7 +33,7 @@ pub use reads::backlog::ShardBacklog;
 pub use reads::budgets::{AgentBudget, BudgetFacts, CounterFacts};
 pub use reads::diagnosis::{ConsumerFacts, DeadLetter, ShardFacts};
 pub use reads::inbox::{InboxEntry, InboxReader};
-pub use reads::knowledge::{AuditEntry, KnowledgeState};
+pub use reads::knowledge::KnowledgeState;
 pub use reads::limits::{SeenCounters, TaskBudget};
 pub use reads::load::{FleetLoad, ShardWorkers};
 pub use reads::memory_usage::MemoryUsage;

@@ -180,7 +180,7 @@ async fn logs_are_read_in_both_directions_and_searched() {
     assert!(newest[0].text.contains("t1/2"));
     let after = shard.store.log_entries(&format!("({}", page.entries[1].id), "+", 10).await.unwrap();
     assert_eq!(after, newest);
-    assert_eq!(shard.store.newest_audit(Some(&newest[0].id), None, 10).await.unwrap().len(), 2);
+    assert_eq!(shard.store.log_entries_back(&format!("({}", newest[0].id), "-", 10).await.unwrap().len(), 2);
     let name = TurnName::parse("acme:t1").unwrap();
     let search = AuditSearch {
         from_ms: 0,

@@ -6,6 +6,7 @@ use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use tickfleet_client::operate::{self, Operator, ToolPaused};
 use tickfleet_client::{Client, Reply, SubmitError, private_inbox};
+use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::settings::{ChangeSetting, Origin};
 use tickfleet_core::turn::state::Finished;
 use tickfleet_core::{EntryId, Transaction};
@@ -256,6 +257,10 @@ async fn a_client_with_a_different_shard_count_is_rejected() {
     assert!(matches!(error, Err(StoreError::Shards { ours: 2, .. })), "{error:?}");
 }
 
+fn no_entry() -> AuditAppend {
+    AuditAppend { text: "".into(), entries_max: 1 }
+}
+
 #[tokio::test]
 async fn a_tool_pause_reports_full_shards_and_applies_to_the_others() {
     let world = ClientFixture::new(StoreOptions { shards: 2, ..StoreOptions::default() }).await;
@@ -263,7 +268,7 @@ async fn a_tool_pause_reports_full_shards_and_applies_to_the_others() {
     let pause = Pause { by: "anna".into(), reason: "many".into(), since_ms: 1 };
     for n in 0..limits::PAUSES_MAX {
         let who = Paused { tenant: world.tenant.clone(), agent: Some(AgentId::new(format!("a{n}")).unwrap()) };
-        let origin = Origin::Operator(shards[0].audit_entry(""));
+        let origin = Origin::Operator(no_entry());
         shards[0].decide(ChangeSetting::pause(who, &pause, origin)).await.unwrap();
     }
     let tool = PausedTool { tenant: None, tool: "post".into() };
@@ -295,7 +300,7 @@ async fn a_dead_letter_is_not_replayed_into_a_full_inbox() {
         payload: "{}".into(),
     };
     let replay =
-        async || store.replay(DeadItem::Letter(EntryId::new(&letter)), Inbound::Turns, &new, "{}").await.unwrap();
+        async || store.replay(DeadItem::Letter(EntryId::new(&letter)), Inbound::Turns, &new, no_entry()).await.unwrap();
     assert_eq!(replay().await, HandleResult::InboxFull);
     assert_eq!(world.redis.xlen::<_, usize>(store.keys().key("turns")).await.unwrap(), 0);
     let mut replies = world.client.replies(&world.tenant, &world.inbox);

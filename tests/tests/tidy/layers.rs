@@ -5,8 +5,8 @@ use super::source::{Source, find_words, line_of};
 /// Folder of a crate → crates of the project that it may depend on.
 const CRATES: [(&str, &[&str]); 27] = [
     ("shared/model", &[]),
-    ("shared/core", &["model"]),
     ("shared/protocol", &["model"]),
+    ("shared/core", &["model", "protocol"]),
     ("shared/proof", &["core", "model", "protocol"]),
     ("shared/store", &["core", "model", "protocol"]),
     ("shared/rules", &["model"]),

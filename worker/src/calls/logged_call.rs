@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::outcome::PolicyInputs;
 use tickfleet_model::policy::FactRow;
-use tickfleet_model::{AgentId, ApprovalReason, Context, Effect, TaskGrant, TaskId, TenantId};
+use tickfleet_model::{AgentId, ApprovalReason, Context, Effect, Outcome, TaskGrant, TaskId, TenantId};
 
 use crate::calls::guards::{self, GuardedCall};
 use crate::calls::messages::CallEnding;
@@ -32,7 +32,7 @@ pub enum LoggedCallVerdict {
     /// The configuration entries that require approval.
     Asks(String),
     Ends {
-        outcome: &'static str,
+        outcome: Outcome,
         /// The value of `details.reason`; may be empty.
         reason: String,
         rule: String,
@@ -131,7 +131,7 @@ fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
         (false, _) => LoggedCallVerdict::Passes,
         (true, false) => LoggedCallVerdict::Asks(format!("tools.{}.approval", tool.spec.name)),
         (true, true) => {
-            LoggedCallVerdict::Ends { outcome: "approval_refused", reason: String::new(), rule: String::new() }
+            LoggedCallVerdict::Ends { outcome: Outcome::ApprovalRefused, reason: String::new(), rule: String::new() }
         }
     }
 }
@@ -151,7 +151,7 @@ fn places(reasons: &[ApprovalReason]) -> String {
 fn ends(ending: &CallEnding) -> LoggedCallVerdict {
     let detail = |name: &str| ending.error.details.as_ref().and_then(|details| details.get(name)?.as_str());
     LoggedCallVerdict::Ends {
-        outcome: ending.outcome.as_str(),
+        outcome: ending.outcome,
         reason: detail("reason").unwrap_or_default().to_owned(),
         rule: detail("rule").unwrap_or_default().to_owned(),
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::call::approval::{self, DecideApproval, DecideResult, Verdict};
 use tickfleet_core::{Query, Value};
 use tickfleet_engine::active_policy::ActivePolicy;
@@ -64,8 +65,7 @@ async fn waiting_approval(shard: &Shard) -> String {
 async fn approve(shard: &Shard, id: &str) {
     let tenant = tenant();
     let roles = BTreeSet::new();
-    let audit = json!({});
-    let bounds = shard.store.bounds();
+    let audit = AuditAppend { text: r#"{"meta":{"reason":"as discussed"}}"#.into(), entries_max: 10 };
     let decision = DecideApproval {
         tenant: &tenant,
         id,
@@ -74,7 +74,6 @@ async fn approve(shard: &Shard, id: &str) {
         reason: "as discussed",
         verdict: Verdict::Approve { seen: None, narrowed: None, shown: "" },
         audit: &audit,
-        bounds: &bounds,
     };
     let result = shard.store.decide(decision).await.unwrap().result;
     assert!(matches!(result, DecideResult::Counts { state: "approved", .. }), "{result:?}");

@@ -1,6 +1,6 @@
 //! Tests of a worker's lifecycle: the slices that it takes, runs and returns.
 
-use tickfleet_core::audit::AuditEntry;
+use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::keys;
 use tickfleet_core::settings::drain::{ChangeDrain, DrainChange};
 use tickfleet_core::task::cancel::Cancel;
@@ -97,7 +97,7 @@ async fn a_drained_worker_takes_nothing_until_it_is_resumed() {
     let shard = Shard::start().await;
     let consumer = shard.consumer().await;
     let worker = worker_of(&consumer).unwrap().to_owned();
-    let entry = || AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
+    let entry = || AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 10 };
     let note = Pause { by: "op".into(), reason: "upgrade".into(), since_ms: 1 };
     let change = DrainChange::Drain { note, gone: Vec::new(), entry: entry() };
     shard.store.decide(ChangeDrain { worker: worker.clone(), change }).await.unwrap();

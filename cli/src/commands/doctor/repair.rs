@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tickfleet_core::audit::Report;
 use tickfleet_core::check::Fault;
-use tickfleet_protocol::{ShardRepair, repair_entry};
+use tickfleet_protocol::{AuditAction, AuditValue, Operator, OperatorAct};
 use tickfleet_store::{FaultFound, FaultKind, ShardCheck, Store, StoreError};
 
 use crate::checks::{CheckResult, Level};
@@ -32,17 +32,24 @@ pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Res
 
 async fn audit(setup: &Setup, store: &Store, by: &str, faults: &[FaultFound]) -> Result<(), StoreError> {
     let repaired: Vec<&FaultFound> = faults.iter().filter(|found| found.repaired).collect();
+    let shard = store.shard();
+    let operator = Operator { by, reason: "", redactor: &setup.report().redactor };
     for part in repaired.chunks(AUDITED_MAX) {
         let named: Vec<String> = part.iter().map(|found| format!("{} {}", found.kind.word(), found.subject)).collect();
-        let repair = ShardRepair {
-            timestamp_ms: store.now_ms().await?,
-            by,
-            shard: store.shard(),
-            repaired: part.len(),
-            named: &named,
-            redactor: &setup.report().redactor,
+        let act = OperatorAct {
+            action: AuditAction::Repair,
+            entity_type: "shard",
+            entity_id: &shard.to_string(),
+            did: &format!("repaired shard {shard}"),
+            tenant: None,
+            details: &[
+                ("shard", AuditValue::Number(shard.into())),
+                ("repaired", AuditValue::Number(i64::try_from(part.len()).unwrap_or(i64::MAX))),
+                ("named", AuditValue::Texts(&named)),
+            ],
         };
-        store.decide(Report(store.audit_entry(&repair_entry(&repair)))).await?;
+        let now_ms = store.now_ms().await?;
+        store.decide(Report(store.audit_append(&act, operator, now_ms))).await?;
     }
     Ok(())
 }

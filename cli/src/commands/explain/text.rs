@@ -9,7 +9,7 @@ use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::CallResult;
 use tickfleet_model::outcome::OutcomeSeverity;
 use tickfleet_protocol::AuditEntry;
-use tickfleet_protocol::audit::entry::AuditDenial;
+use tickfleet_protocol::audit::AuditDenial;
 use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt};
 
 use super::queue_readers::QueueReaders;

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::value::RawValue;
 use tickfleet_client::dead::DeadEntry;
-use tickfleet_model::Outcome;
 use tickfleet_model::number::Number;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::suggest::list;
@@ -127,17 +126,16 @@ fn amount(facts: &FleetFacts, count: u64) -> Option<Number> {
 }
 
 fn failing_tools(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
-    let has_failed = |outcome: &str| Outcome::parse(outcome).is_some_and(Outcome::has_failed_running);
     let mut failing: Vec<(u64, Finding)> = Vec::new();
     for row in &frame.tools.rows {
-        let failed: u64 = row.outcomes.iter().filter(|(outcome, _)| has_failed(outcome)).map(|(_, count)| count).sum();
+        let failures = || row.outcomes.iter().filter(|(outcome, _)| outcome.has_failed_running());
+        let failed: u64 = failures().map(|(_, count)| count).sum();
         if failed == 0 {
             continue;
         }
         let severity = if failed * 2 >= row.calls { Severity::Bad } else { Severity::Doubt };
-        let cause = cause_of(&row.tool, facts, frame.heading.now_ms).or_else(|| {
-            Some(row.outcomes.iter().filter(|(outcome, _)| has_failed(outcome)).max_by_key(|(_, n)| **n)?.0.clone())
-        });
+        let cause = cause_of(&row.tool, facts, frame.heading.now_ms)
+            .or_else(|| Some(failures().max_by_key(|(_, n)| **n)?.0.as_str().to_owned()));
         let cause = short(&cause.unwrap_or_default(), CAUSE_CHARS);
         let sample = if frame.tools.sampled { " (a sample)" } else { "" };
         let text = format!(
@@ -424,7 +422,7 @@ mod tests {
     use serde_json::json;
     use tickfleet_client::held_slices::HeldSlice;
     use tickfleet_model::policy::{Paused, PausedTool};
-    use tickfleet_model::{AgentId, TenantId};
+    use tickfleet_model::{AgentId, Outcome, TenantId};
     use tickfleet_store::{
         EndedCall, NodeView, RunTimeSettings, ServerLoad, ShardView, Slots, StreamView, ThrottleQueueView,
     };
@@ -522,13 +520,16 @@ mod tests {
     #[test]
     fn unknown_outcomes_come_first_and_a_failing_tool_has_its_main_cause() {
         let mut window = Window::default();
-        let call = |outcome: &str| EndedCall {
-            at_ms: NOW_MS - 1_000,
-            tool: "pay".into(),
-            outcome: outcome.into(),
-            duration_ms: 1,
-        };
-        window.add([["transient"; 3], ["ok", "ok", "denied"]].concat().into_iter().map(call).collect(), None, NOW_MS);
+        let call = |outcome| EndedCall { at_ms: NOW_MS - 1_000, tool: "pay".into(), outcome, duration_ms: 1 };
+        window.add(
+            [[Outcome::Transient; 3], [Outcome::Ok, Outcome::Ok, Outcome::Denied]]
+                .concat()
+                .into_iter()
+                .map(call)
+                .collect(),
+            None,
+            NOW_MS,
+        );
         let failures = vec![
             failure(1, "transient", "unavailable: 503 from the bank"),
             failure(2, "transient", "unavailable: 503 from the bank"),

@@ -1,6 +1,7 @@
 //! A frame as text.
 
 use comfy_table::{CellAlignment, Table};
+use tickfleet_model::Outcome;
 use tickfleet_model::hidden::visible;
 
 use super::finding::{Finding, Severity};
@@ -135,13 +136,13 @@ fn agents(frame: &Frame) -> String {
 
 fn tools(frame: &Frame) -> String {
     let row = |tool: &ToolRow| {
-        let others = tool.outcomes.iter().filter(|(outcome, _)| *outcome != "ok");
+        let others = tool.outcomes.iter().filter(|(outcome, _)| !outcome.is_success());
         vec![
             short(&tool.tool, NAME_CHARS),
             grouped(tool.calls as f64),
-            grouped(tool.outcomes.get("ok").copied().unwrap_or(0) as f64),
+            grouped(tool.outcomes.get(&Outcome::Ok).copied().unwrap_or(0) as f64),
             span(i64::try_from(tool.mean_ms).unwrap_or(i64::MAX)),
-            others.map(|(outcome, count)| format!("{count} {outcome}")).collect::<Vec<_>>().join(", "),
+            others.map(|(outcome, count)| format!("{count} {}", outcome.as_str())).collect::<Vec<_>>().join(", "),
         ]
     };
     let sample = if frame.tools.sampled { "a sample of " } else { "" };
@@ -230,7 +231,7 @@ mod tests {
                 rows: vec![ToolRow {
                     tool: "post_to_x".into(),
                     calls: 9,
-                    outcomes: [("ok".to_owned(), 7), ("denied".to_owned(), 2)].into(),
+                    outcomes: [(Outcome::Ok, 7), (Outcome::Denied, 2)].into(),
                     mean_ms: 40,
                     longest_ms: 90,
                 }],

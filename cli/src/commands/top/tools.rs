@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
+use tickfleet_model::Outcome;
 use tickfleet_store::EndedCall;
 
 pub(super) const WINDOW_MS: i64 = 60_000;
@@ -12,7 +13,7 @@ const CALLS_MAX: usize = 50_000;
 pub(crate) struct ToolRow {
     pub(crate) tool: String,
     pub(crate) calls: u64,
-    pub(crate) outcomes: BTreeMap<String, u64>,
+    pub(crate) outcomes: BTreeMap<Outcome, u64>,
     pub(crate) mean_ms: u64,
     pub(crate) longest_ms: u64,
 }
@@ -52,7 +53,7 @@ impl Window {
         for call in &self.calls {
             let (row, total_ms) = rows.entry(&call.tool).or_default();
             row.calls += 1;
-            *row.outcomes.entry(call.outcome.clone()).or_default() += 1;
+            *row.outcomes.entry(call.outcome).or_default() += 1;
             row.longest_ms = row.longest_ms.max(call.duration_ms);
             *total_ms += call.duration_ms;
         }
@@ -73,26 +74,26 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn call(at_ms: i64, tool: &str, outcome: &str, duration_ms: u64) -> EndedCall {
-        EndedCall { at_ms, tool: tool.into(), outcome: outcome.into(), duration_ms }
+    fn call(at_ms: i64, tool: &str, outcome: Outcome, duration_ms: u64) -> EndedCall {
+        EndedCall { at_ms, tool: tool.into(), outcome, duration_ms }
     }
 
     #[test]
     fn tools_are_counted_by_outcome_over_the_last_minute() {
         let mut window = Window::default();
-        window.add(vec![call(2_000, "echo", "ok", 30), call(1_000, "echo", "denied", 0)], Some(2), 2_000);
-        window.add(vec![call(50_000, "sleep", "ok", 9)], None, 50_000);
+        window.add(vec![call(2_000, "echo", Outcome::Ok, 30), call(1_000, "echo", Outcome::Denied, 0)], Some(2), 2_000);
+        window.add(vec![call(50_000, "sleep", Outcome::Ok, 9)], None, 50_000);
         let tools = window.tools(50_000);
         assert_eq!((tools.seen, tools.sampled, tools.rows.len()), (3, false, 2));
         assert_eq!((tools.rows[0].calls, tools.rows[0].mean_ms, tools.rows[0].longest_ms), (2, 15, 30));
-        assert_eq!(tools.rows[0].outcomes["denied"], 1);
+        assert_eq!(tools.rows[0].outcomes[&Outcome::Denied], 1);
         assert_eq!(window.tools(62_500).seen, 1, "what is older than a minute is forgotten");
     }
 
     #[test]
     fn missed_calls_mark_the_window_as_sampled() {
         let mut window = Window::default();
-        window.add(vec![call(1_000, "echo", "ok", 1)], Some(5), 1_000);
+        window.add(vec![call(1_000, "echo", Outcome::Ok, 1)], Some(5), 1_000);
         assert!(window.tools(2_000).sampled);
         assert!(!window.tools(1_000 + WINDOW_MS).sampled);
     }

@@ -6,7 +6,7 @@ use tickfleet_config::TaskHandlerDef;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::limit::LimitBound;
 use tickfleet_model::policy::UnknownCaller;
-use tickfleet_model::{AgentId, Limit, Policy, TenantId};
+use tickfleet_model::{AgentId, Limit, Outcome, Policy, TenantId};
 use tickfleet_proof::whatif::facts::{FactCall, FactLifetimes, FactTurn, GuardResult, ToolFacts};
 use tickfleet_proof::whatif::recorded::{Arguments, RecordedCall, RecordedDecision};
 use tickfleet_proof::whatif::{self, Difference, DifferenceKind};
@@ -146,7 +146,7 @@ impl Guards {
 
 /// Guards or approvers may have decided about the call, but the log does not show this.
 fn is_lost(call: &RecordedCall) -> bool {
-    call.decision == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
+    call.decision == RecordedDecision::NotReached && call.outcome.may_have_run()
 }
 
 fn arguments(call: &RecordedCall) -> Option<&str> {
@@ -158,7 +158,8 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
     // The log lacks arguments that are not JSON or are too long. Both policies then end the call the same way.
-    let is_unread = matches!(&call.decision, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
+    let is_unread =
+        matches!(&call.decision, RecordedDecision::Ended { outcome, .. } if *outcome == Outcome::InvalidArguments);
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
     }
@@ -191,7 +192,7 @@ enum Comparison {
 
 fn compared(decision: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparison {
     let by_facts = |reason: &str| reason.starts_with("fact_");
-    let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
+    let stop = |outcome: &Outcome, rule: &str| if rule.is_empty() { outcome.as_str() } else { rule }.to_owned();
     match (decision, recall) {
         (RecordedDecision::NotReached, _) => Comparison::Same,
         (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
@@ -226,7 +227,7 @@ fn compared(decision: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparis
             RecordedDecision::Ended { outcome, reason, rule },
             LoggedCallVerdict::Ends { outcome: now, reason: why, rule: by },
         ) => {
-            if (outcome.as_str(), reason, rule) == (*now, why, by) {
+            if (outcome, reason, rule) == (now, why, by) {
                 Comparison::Same
             } else {
                 Comparison::Other(DifferenceKind::Otherwise, stop(now, by))
@@ -240,8 +241,7 @@ fn words(recall: &LoggedCallVerdict) -> String {
         LoggedCallVerdict::Passes => "passed".into(),
         LoggedCallVerdict::Asks(by) => format!("approval requested ({by})"),
         LoggedCallVerdict::Ends { outcome, reason, rule } => {
-            RecordedDecision::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }
-                .words()
+            RecordedDecision::Ended { outcome: *outcome, reason: reason.clone(), rule: rule.clone() }.words()
         }
         LoggedCallVerdict::Unknown(why) => (*why).to_owned(),
     }

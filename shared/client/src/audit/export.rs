@@ -8,7 +8,7 @@ use std::io;
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{self, End, Header, Line};
 use tickfleet_proof::seal::{EntryId, SealBody};
-use tickfleet_protocol::json::with_numbers_as_text;
+use tickfleet_protocol::audit::tenant_of;
 use tickfleet_store::{LogSeal, Store, StoreError};
 
 const PAGE: usize = 500;
@@ -240,11 +240,7 @@ impl<'a, W: io::Write> Export<'a, W> {
     }
 
     fn is_of_tenant(&self, text: &str) -> bool {
-        let of = |tenant: &TenantId| {
-            let entry = serde_json::from_str::<serde_json::Value>(&with_numbers_as_text(text)).unwrap_or_default();
-            entry.get("tenant").and_then(serde_json::Value::as_str) == Some(tenant.as_str())
-        };
-        self.range.tenant.as_ref().is_none_or(of)
+        self.range.tenant.as_ref().is_none_or(|tenant| tenant_of(text) == tenant.as_str())
     }
 
     fn seal(&mut self, shard: u32, seal: &LogSeal, _: &SealBody) -> Result<(), ExportError> {

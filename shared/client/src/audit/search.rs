@@ -4,7 +4,6 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_model::{Outcome, TenantId};
 use tickfleet_protocol::AuditEntry;
-use tickfleet_protocol::audit::entry::CALL_ACTION;
 use tickfleet_store::{Store, StoreError};
 
 use super::condition::ArgumentConditions;
@@ -99,7 +98,7 @@ impl AuditQuery {
         let fits = is(self.tenant.as_ref().map(TenantId::as_str), &[entry.tenant.as_deref()])
             && is(self.agent.as_deref(), &[Some(&*entry.actor_id), entry.meta.agent.as_deref()])
             && self.tool.as_deref().is_none_or(|tool| is_about(&entry, tool))
-            && is(self.outcome.as_deref(), &[Some(&*entry.meta.outcome)])
+            && is(self.outcome.as_deref(), &[entry.meta.outcome.map(Outcome::as_str)])
             && self.conditions.are_met_by(&entry);
         // The text is not parsed, so that numbers keep their digits.
         fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
@@ -108,7 +107,7 @@ impl AuditQuery {
 
 /// Entries of calls have the tool's name. Other entries may have the ID of the tool or of a tool version.
 fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
-    let is_call = entry.action == CALL_ACTION && entry.meta.outcome != Outcome::UnknownTool.as_str();
+    let is_call = entry.is_call() && entry.meta.outcome != Some(Outcome::UnknownTool);
     let spelled = |text: &str| {
         let text = text.split('@').next().unwrap_or(text);
         text == tool || text.strip_prefix("tool_") == Some(tool)

@@ -48,6 +48,7 @@ async fn read_shard(
 ) -> Result<bool, StoreError> {
     let from = filter.from_ms.unwrap_or(0).max(0).to_string();
     let end = filter.until_ms.map_or_else(|| "+".to_owned(), |until| until.saturating_sub(1).max(0).to_string());
+    let asked = filter.cause.as_deref().and_then(Outcome::parse);
     loop {
         if page.dead.len() >= filter.limit || page.read >= READ_MAX {
             return Ok(false);
@@ -61,7 +62,7 @@ async fn read_shard(
             }
             DeadKind::Call | DeadKind::Task => {
                 let entries = store.log_entries_back(&until, &from, count).await?;
-                let failed = |one: &LogEntry| call(store.shard(), one, filter.cause.as_deref()).map(|whole| whole.dead);
+                let failed = |one: &LogEntry| call(store.shard(), one, asked).map(|whole| whole.dead);
                 entries.iter().map(|one| (one.id.clone(), failed(one))).collect()
             }
         };
@@ -127,8 +128,8 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetai
         }
         DeadKind::Call | DeadKind::Task => {
             let found = store.log_entries(&id.entry, &id.entry, 1).await?;
-            let outcome = |one: &LogEntry| Some(AuditEntry::read(&one.text)?.meta.outcome.into_owned());
-            let whole = found.first().and_then(|one| call(id.shard, one, outcome(one).as_deref()));
+            let outcome = |one: &LogEntry| AuditEntry::read(&one.text)?.meta.outcome;
+            let whole = found.first().and_then(|one| call(id.shard, one, outcome(one)));
             Ok(whole.filter(|whole| whole.dead.id.kind == id.kind))
         }
     }
@@ -182,20 +183,15 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
 
 /// Returns the entry of a failed call, or of a call with the outcome `asked`. Returns `None` for other entries, and for
 /// a call without an agent.
-pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
-    // Most entries are of successful calls, so entries without the level `error` are skipped without parsing.
-    let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;
-    if !head.contains(r#""level":"error""#) {
-        return None;
-    }
-    let logged = AuditEntry::read_call(&entry.text)?;
+pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<Outcome>) -> Option<DeadEntryDetails> {
+    let logged = AuditEntry::read_failed_call(&entry.text)?;
     let tenant = logged.tenant.as_deref().map(TenantId::new).transpose().ok()?;
-    let outcome = Outcome::parse(&logged.meta.outcome)?;
-    if !(outcome.has_failed_running() || asked == Some(outcome.as_str())) || outcome.is_success() {
+    let outcome = logged.meta.outcome?;
+    if !(outcome.has_failed_running() || asked == Some(outcome)) || outcome.is_success() {
         return None;
     }
     if let Some(target) = &logged.meta.agent {
-        return Some(task(shard, entry, &logged, tenant, target));
+        return Some(task(shard, entry, &logged, outcome, tenant, target));
     }
     if logged.actor_type != "agent" {
         return None;
@@ -221,7 +217,7 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<
         name: Some(logged.meta.call.to_string()),
         tool: Some(tool.to_owned()),
         from: None,
-        cause: logged.meta.outcome.to_string(),
+        cause: outcome.as_str().to_owned(),
         error: error_of(&logged),
         may_have_run: outcome.may_have_run(),
         needs_message,
@@ -235,6 +231,7 @@ fn task(
     shard: u32,
     entry: &LogEntry,
     logged: &AuditEntry<'_>,
+    outcome: Outcome,
     tenant: Option<TenantId>,
     target: &str,
 ) -> DeadEntryDetails {
@@ -260,7 +257,7 @@ fn task(
         name: Some(logged.meta.turn.to_string()),
         tool: None,
         from: None,
-        cause: logged.meta.outcome.to_string(),
+        cause: outcome.as_str().to_owned(),
         error: error_of(logged),
         may_have_run: true,
         needs_message: Some("its grants, context and inbox are not stored"),

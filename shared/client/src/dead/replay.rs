@@ -1,14 +1,16 @@
 use std::fmt;
 
 use serde::Serialize;
+use tickfleet_core::audit::AuditAppend;
 use tickfleet_model::{Task, TenantId, Turn, TurnId, content_digest, task_digest};
 use tickfleet_protocol::{
-    OperatorAct, RejectedMessage, TaskMessage, act_entry, parse_task_message, parse_turn, write_task, write_turn,
+    AuditAction, AuditValue, OperatorAct, RejectedMessage, TaskMessage, parse_task_message, parse_turn, write_task,
+    write_turn,
 };
 use tickfleet_store::{HandleResult, Inbound, Store, StoreError, Submission, TurnName};
 
 use super::list::{find, task_id, turn_id};
-use super::{DeadEntryDetails, DeadId, DeadKind};
+use super::{DeadEntry, DeadEntryDetails, DeadId, DeadKind};
 use crate::has_own_content;
 use crate::operate::Operator;
 
@@ -145,8 +147,8 @@ pub async fn handle(
         return Ok(ReplayReport::new(id, ReplayStatus::NotFound, None));
     };
     let DeadAction::Replay { message, allow_duplicate_effects } = action else {
-        let entry = entry(store, &whole, ("DROP", "dropped"), &about(&whole), operator).await?;
-        return Ok(ReplayReport::new(id, store.drop_dead(id.aside(), &entry).await?.into(), None));
+        let entry = entry(store, &whole, AuditAction::Drop, &about(&whole.dead), operator).await?;
+        return Ok(ReplayReport::new(id, store.drop_dead(id.aside(), entry).await?.into(), None));
     };
     if let (Some(reason), None) = (whole.dead.needs_message, message) {
         return Ok(ReplayReport::new(id, ReplayStatus::NeedsMessage, Some(reason.into())));
@@ -159,13 +161,13 @@ pub async fn handle(
         Err(reason) => return Ok(ReplayReport::new(id, ReplayStatus::Invalid, Some(reason))),
     };
     let becomes = sent.name.to_string();
-    let mut details = about(&whole);
-    details.push(("replayed_as", becomes.clone()));
+    let mut details = about(&whole.dead);
+    details.push(("replayed_as", AuditValue::Text(&becomes)));
     if message.is_some() {
-        details.push(("edited", "yes".to_owned()));
+        details.push(("edited", AuditValue::Name("yes")));
     }
-    let entry = entry(store, &whole, ("REPLAY", "replayed"), &details, operator).await?;
-    let result: ReplayStatus = store.replay(id.aside(), sent.to, &sent.message, &entry).await?.into();
+    let entry = entry(store, &whole, AuditAction::Replay, &details, operator).await?;
+    let result: ReplayStatus = store.replay(id.aside(), sent.to, &sent.message, entry).await?.into();
     let becomes =
         matches!(result, ReplayStatus::Ok | ReplayStatus::Duplicate | ReplayStatus::Conflict).then_some(becomes);
     Ok(ReplayReport { becomes, ..ReplayReport::new(id, result, None) })
@@ -236,32 +238,31 @@ fn check_home_shard(
     Ok(())
 }
 
-fn about(whole: &DeadEntryDetails) -> Vec<(&'static str, String)> {
-    let name = whole.dead.name.clone().map(|name| ("of", name));
-    name.into_iter().chain([("cause", whole.dead.cause.clone())]).collect()
+fn about(dead: &DeadEntry) -> Vec<(&'static str, AuditValue<'_>)> {
+    let name = dead.name.as_deref().map(|name| ("of", AuditValue::Text(name)));
+    name.into_iter().chain([("cause", AuditValue::Text(&dead.cause))]).collect()
 }
 
 async fn entry(
     store: &Store,
     whole: &DeadEntryDetails,
-    (action, verb): (&'static str, &'static str),
-    details: &[(&'static str, String)],
+    action: AuditAction,
+    details: &[(&'static str, AuditValue<'_>)],
     operator: Operator<'_>,
-) -> Result<String, StoreError> {
-    Ok(act_entry(&OperatorAct {
-        timestamp_ms: store.now_ms().await?,
+) -> Result<AuditAppend, StoreError> {
+    let id = whole.dead.id.to_string();
+    let verb = if action == AuditAction::Replay { "replayed" } else { "dropped" };
+    let act = OperatorAct {
         action,
         entity_type: match whole.dead.id.kind {
             DeadKind::Letter => "dead_letter",
             DeadKind::Call => "call",
             DeadKind::Task => "task",
         },
-        entity_id: &whole.dead.id.to_string(),
-        verb,
-        by: operator.by,
-        reason: operator.reason,
+        entity_id: &id,
+        did: &format!("{verb} {id}"),
         tenant: whole.dead.tenant.as_ref(),
         details,
-        redactor: operator.redactor,
-    }))
+    };
+    Ok(store.audit_append(&act, operator, store.now_ms().await?))
 }

@@ -4,13 +4,14 @@ use chrono::{DateTime, SecondsFormat};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use tickfleet_core::CounterKey;
+use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::settings::reset::{ResetCounter, ResetLimit};
 use tickfleet_model::Limit;
 use tickfleet_model::limit::counters::{OTHERS, tenant_of};
 use tickfleet_model::limit::{LimitBound, LimitWindow, amount};
 use tickfleet_model::suggest::closest;
-use tickfleet_protocol::{LimitReset, limit_reset_entry};
-use tickfleet_store::StoreError;
+use tickfleet_protocol::{AuditAction, AuditValue, OperatorAct};
+use tickfleet_store::{Store, StoreError};
 
 use super::{OperatorVerb, Reason, VerbContext, VerbError};
 
@@ -74,12 +75,8 @@ impl OperatorVerb for ResetLimitRequest {
         let mut done: Vec<(u32, ResetCounter)> = Vec::new();
         // A counter of a tenant is in one shard. A counter of the whole fleet has a share in every shard.
         for store in context.client.stores() {
-            let entry = serde_json::from_str(&self.entry(context, limit, store.now_ms().await?));
-            let reset = ResetLimit {
-                counter: CounterKey::new(&self.limit, &self.counter),
-                entry: entry.map_err(|error| VerbError::Invalid(error.to_string()))?,
-                audit_entries_max: store.options().audit_entries_max,
-            };
+            let entry = self.entry(store, context, limit, store.now_ms().await?);
+            let reset = ResetLimit { counter: CounterKey::new(&self.limit, &self.counter), entry };
             let was = store.decide(reset).await.map_err(StoreError::from)?.result;
             done.extend(was.map(|was| (store.shard(), was)));
         }
@@ -99,23 +96,29 @@ impl OperatorVerb for ResetLimitRequest {
 }
 
 impl ResetLimitRequest {
-    fn entry(&self, context: &VerbContext<'_>, limit: Option<&Limit>, timestamp_ms: i64) -> String {
-        let tenant = limit.and_then(|limit| tenant_of(limit, &self.counter));
-        limit_reset_entry(&LimitReset {
-            timestamp_ms,
-            by: &context.by,
-            reason: self.reason.as_str(),
-            limit: &self.limit,
-            counter: &self.counter,
+    fn entry(&self, store: &Store, context: &VerbContext<'_>, limit: Option<&Limit>, timestamp_ms: i64) -> AuditAppend {
+        let Self { limit: name, counter, reason } = self;
+        let tenant = limit.and_then(|limit| tenant_of(limit, counter));
+        let id = if counter.is_empty() { name.clone() } else { format!("{name}@{counter}") };
+        let unit = match limit.map(|limit| &limit.bound) {
+            None => "unknown",
+            Some(bound) if bound.is_of_amounts() => "millionths",
+            Some(LimitBound::Tokens(_)) => "tokens",
+            Some(_) => "calls",
+        };
+        let act = OperatorAct {
+            action: AuditAction::LimitReset,
+            entity_type: "limit",
+            entity_id: &id,
+            did: &format!("reset {id}"),
             tenant: tenant.as_ref(),
-            unit: match limit.map(|limit| &limit.bound) {
-                None => "unknown",
-                Some(bound) if bound.is_of_amounts() => "millionths",
-                Some(LimitBound::Tokens(_)) => "tokens",
-                Some(_) => "calls",
-            },
-            redactor: &context.redactor,
-        })
+            details: &[
+                ("limit", AuditValue::Name(name)),
+                ("counter", AuditValue::Name(counter)),
+                ("unit", AuditValue::Name(unit)),
+            ],
+        };
+        store.audit_append(&act, context.operator(reason), timestamp_ms)
     }
 
     fn describe(&self, report: &ResetReport, limit: Option<&Limit>) -> String {

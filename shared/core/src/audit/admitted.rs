@@ -12,6 +12,7 @@
 //! | `L`, `W` | earlier wait: time, limit (`L`) or kind of limit (`W`), earliest end of the wait (0: unknown) |
 
 use bytes::Bytes;
+use tickfleet_protocol::audit::with_meta;
 
 use crate::keys::limits;
 use crate::record::Debited;
@@ -87,24 +88,20 @@ fn wait(note: &Note) -> Option<String> {
     })
 }
 
-/// Adds the end of the call, and the permits that its slice returned or took again since the admission. `meta` must be
-/// the last member of an entry.
+/// Adds the end of the call, and the permits that its slice returned or took again since the admission.
 #[must_use]
 pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
-    let Some(head) = entry.strip_suffix(b"}}") else { return entry.clone() };
     let admitted = turn.notes.iter().rposition(|note| matches!(note, Note::Admitted { .. })).unwrap_or(0);
     let permit = |note: &Note| match note {
         Note::Permits { at_ms, calls, taken } => Some(format!("{}{at_ms},{calls}", if *taken { 'H' } else { 'G' })),
         _ => None,
     };
     let permits: Vec<String> = turn.notes.iter().skip(admitted).filter_map(permit).collect();
-    let mut text = head.to_vec();
-    text.extend_from_slice(format!(",\"ended_ms\":{ended_ms}").as_bytes());
+    let mut members = vec![("ended_ms", ended_ms.to_string())];
     if !permits.is_empty() {
-        text.extend_from_slice(format!(",\"places\":\"{}\"", permits.join(";")).as_bytes());
+        members.push(("places", format!("\"{}\"", permits.join(";"))));
     }
-    text.extend_from_slice(b"}}");
-    text.into()
+    with_meta(entry, &members).into()
 }
 
 #[cfg(test)]

@@ -17,20 +17,28 @@ pub mod seal;
 pub mod statistics;
 
 use bytes::Bytes;
+use tickfleet_protocol::audit::with_meta;
 
 use crate::decision::{Context, Decision, Step};
 use crate::keys;
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
 
+/// An entry that a decision appends in the transaction of its change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditEntry {
+pub struct AuditAppend {
     /// An empty text logs nothing: an action on several shards is logged in only one shard.
     pub text: Bytes,
     pub entries_max: u64,
 }
 
-impl AuditEntry {
+impl AuditAppend {
+    /// `members` are pairs of name and JSON.
+    #[must_use]
+    pub fn with_meta(&self, members: &[(&str, String)]) -> Self {
+        Self { text: with_meta(&self.text, members).into(), ..self.clone() }
+    }
+
     /// The log entry is in the transaction of the change, so the log misses no change.
     pub fn append_to(&self, transaction: &mut Transaction) {
         if self.text.is_empty() {
@@ -42,7 +50,7 @@ impl AuditEntry {
 }
 
 #[derive(Debug, Clone)]
-pub struct Report(pub AuditEntry);
+pub struct Report(pub AuditAppend);
 
 impl Decision for Report {
     type Output = ();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::limits;
 use tickfleet_model::policy::Pause;
 
-use crate::audit::AuditEntry;
+use crate::audit::AuditAppend;
 use crate::decision::{Context, Decision, Step};
 use crate::record::Record;
 use crate::transaction::{RecordKey, SetKey, Transaction, Write};
@@ -54,10 +54,10 @@ pub enum DrainChange {
         /// Workers that no longer run. The change removes the flags of at most [`limits::DRAINS_FORGOTTEN_MAX`] of
         /// them.
         gone: Vec<String>,
-        entry: AuditEntry,
+        entry: AuditAppend,
     },
     Resume {
-        entry: AuditEntry,
+        entry: AuditAppend,
     },
     Restore {
         note: Pause,
@@ -126,7 +126,7 @@ impl ChangeDrain {
     fn resume(
         &self,
         flag: Option<DrainFlag>,
-        entry: &AuditEntry,
+        entry: &AuditAppend,
         now_ms: i64,
         mut transaction: Transaction,
     ) -> Step<DrainResult> {
@@ -152,8 +152,8 @@ mod tests {
     use crate::keys;
     use crate::paper::Paper;
 
-    fn entry() -> AuditEntry {
-        AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 100 }
+    fn entry() -> AuditAppend {
+        AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 100 }
     }
 
     fn note(since_ms: i64) -> Pause {

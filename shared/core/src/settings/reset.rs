@@ -2,10 +2,7 @@
 //!
 //! The end of the counter's window does not change. A rolling counter is deleted, and its next debit starts from zero.
 
-use bytes::Bytes;
-use serde_json::{Map, Value as Json};
-
-use crate::audit::AuditEntry;
+use crate::audit::AuditAppend;
 use crate::counters::is_rolling;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{throttle_queue, throttle_timer};
@@ -15,9 +12,8 @@ use crate::view::{Query, Undecided, Value, View};
 #[derive(Debug, Clone)]
 pub struct ResetLimit {
     pub counter: CounterKey,
-    /// The entry's object `meta` receives `used_before` and `window_ends_ms`.
-    pub entry: Map<String, Json>,
-    pub audit_entries_max: u64,
+    /// `meta` receives `used_before` and `window_ends_ms`.
+    pub entry: AuditAppend,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +33,6 @@ impl ResetLimit {
             member: "".into(),
             queue_of: Some(self.counter.clone()),
         });
-    }
-
-    fn entry(&self, counter: &ResetCounter) -> AuditEntry {
-        let mut entry = self.entry.clone();
-        if let Json::Object(meta) = entry.entry("meta").or_insert_with(|| Json::Object(Map::new())) {
-            meta.insert("used_before".into(), counter.used.into());
-            meta.insert("window_ends_ms".into(), counter.ends_ms.into());
-        }
-        AuditEntry { text: Bytes::from(Json::Object(entry).to_string()), entries_max: self.audit_entries_max }
     }
 }
 
@@ -78,7 +65,8 @@ impl Decision for ResetLimit {
             transaction.write(Write::Restart { counter: self.counter.clone(), amount, ends_ms });
         }
         transaction.timer(throttle_timer(&self.counter), context.now_ms, TimerRule::Wake);
-        self.entry(&counter).append_to(&mut transaction);
+        let meta = [("used_before", counter.used.to_string()), ("window_ends_ms", counter.ends_ms.to_string())];
+        self.entry.with_meta(&meta).append_to(&mut transaction);
         Ok(Step::Commit(transaction, Some(counter)))
     }
 }
@@ -91,10 +79,8 @@ mod tests {
     use crate::transaction::CounterState;
 
     fn reset() -> ResetLimit {
-        let Json::Object(entry) = serde_json::json!({ "action": "LIMIT_RESET", "meta": { "limit": "spend" } }) else {
-            panic!("an object")
-        };
-        ResetLimit { counter: CounterKey::new("spend", "acme"), entry, audit_entries_max: 10 }
+        let entry = AuditAppend { text: r#"{"meta":{"limit":"spend"}}"#.into(), entries_max: 10 };
+        ResetLimit { counter: CounterKey::new("spend", "acme"), entry }
     }
 
     #[test]
@@ -109,7 +95,7 @@ mod tests {
         assert_eq!(shard.counters[&counter], CounterState { used: 0, ends_ms: 5_000, began_ms: 1_000, queued: true });
         assert_eq!(shard.timers[&*throttle_timer(&counter)], 1_000);
         let text = &shard.log(&keys::audit())[0].1[0].1;
-        let entry: Json = serde_json::from_slice(text).unwrap();
+        let entry: serde_json::Value = serde_json::from_slice(text).unwrap();
         assert_eq!(entry["meta"], serde_json::json!({ "limit": "spend", "used_before": 7, "window_ends_ms": 5_000 }));
     }
 

@@ -8,7 +8,7 @@ use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use super::next_generation;
-use crate::audit::AuditEntry;
+use crate::audit::AuditAppend;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{limits as counters, throttle_timer};
 use crate::record::Record;
@@ -99,7 +99,7 @@ impl Setting {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    Operator(AuditEntry),
+    Operator(AuditAppend),
     Restored,
 }
 
@@ -137,7 +137,7 @@ impl ChangeSetting {
     }
 
     #[must_use]
-    pub fn remove(setting: Setting, entry: AuditEntry) -> Self {
+    pub fn remove(setting: Setting, entry: AuditAppend) -> Self {
         Self { setting, content: None, origin: Origin::Operator(entry) }
     }
 
@@ -215,8 +215,8 @@ mod tests {
     use crate::keys;
     use crate::paper::Paper;
 
-    fn entry() -> AuditEntry {
-        AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 1_000 }
+    fn entry() -> AuditAppend {
+        AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 1_000 }
     }
 
     fn operator() -> Origin {

@@ -283,10 +283,6 @@ pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
     outer_turn(&name.turn).or_else(task)
 }
 
-pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bounds) {
-    append(transaction, entry.clone(), None, bounds);
-}
-
 /// `debited` has the counter states that the turn's record does not have yet.
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
@@ -298,21 +294,14 @@ pub fn append_call_audits<'a>(
     now_ms: i64,
 ) {
     let admission = bounds.audit_admissions.then(|| admitted::admitted(turn, debited)).flatten();
-    for (at, entry) in (position..).zip(entries) {
+    for (at, entry) in (position..).zip(entries).filter(|(_, entry)| !entry.is_empty()) {
         // Calls from `turn.debited` on were never admitted.
         let admission = admission.as_ref().filter(|_| at < turn.debited);
         let entry = if bounds.audit_admissions { admitted::with_end(entry, turn, now_ms) } else { entry.clone() };
-        append(transaction, entry, admission, bounds);
+        let mut fields = vec![("audit".into(), entry)];
+        fields.extend(admission.map(|admission| ("admitted".into(), admission.clone().into())));
+        transaction.write(Write::Append { log: keys::audit(), fields, max_entries: bounds.audit_entries_max });
     }
-}
-
-fn append(transaction: &mut Transaction, entry: Bytes, admission: Option<&String>, bounds: &Bounds) {
-    if entry.is_empty() {
-        return;
-    }
-    let mut fields = vec![("audit".into(), entry)];
-    fields.extend(admission.map(|admission| ("admitted".into(), admission.clone().into())));
-    transaction.write(Write::Append { log: keys::audit(), fields, max_entries: bounds.audit_entries_max });
 }
 
 fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {

@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
     use crate::Conflict;
-    use crate::audit::AuditEntry;
+    use crate::audit::AuditAppend;
     use crate::paper::Paper;
     use crate::settings::drain::{ChangeDrain, DrainChange};
     use crate::workers::{dead, notify_cancel};
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn drain() -> ChangeDrain {
-        let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
+        let entry = AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 10 };
         let note = Pause { by: "op".into(), reason: "upgrade".into(), since_ms: 1 };
         ChangeDrain { worker: "w-1".into(), change: DrainChange::Drain { note, gone: vec![], entry } }
     }
@@ -253,7 +253,7 @@ mod tests {
         shard.run(&heartbeat());
         shard.run(&drain());
         let decided = shard.decide(&end_lease());
-        let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
+        let entry = AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 10 };
         shard.run(&ChangeDrain { worker: "w-1".into(), change: DrainChange::Resume { entry } });
         shard.finish(&end_lease(), decided);
         assert_eq!(shard.record(&drain::key("w-1")), Some(DrainFlag::Lifted { at_ms: 1_000 }));

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 
-use tickfleet_model::Outcome;
 use tickfleet_model::outcome::EffectHappened;
 
 use super::Claim;
@@ -26,18 +25,19 @@ pub(super) struct Effects {
 }
 
 impl Effects {
-    pub(super) fn add(&mut self, call: &CallEntry) {
-        if call.repeats.is_some() {
+    pub(super) fn add(&mut self, call: &CallEntry<'_>) {
+        let meta = &call.entry.meta;
+        if meta.repeats.is_some() {
             // The call got the result of an equal call.
             self.repeated += 1;
             return;
         }
-        let happened = Outcome::parse(&call.outcome).is_some_and(|outcome| outcome.happened() != EffectHappened::No);
-        let Some(effect) = call.effect.as_ref().filter(|_| happened) else { return };
-        let key = format!("{}:{}:{}", call.tenant, call.tool, effect.key);
+        let happened = meta.outcome.is_some_and(|outcome| outcome.happened() != EffectHappened::No);
+        let Some(effect) = meta.effect.as_ref().filter(|_| happened) else { return };
+        let key = format!("{}:{}:{}", call.tenant(), call.entry.entity_id, effect.key);
         self.ran.entry(key).or_default().push(EffectRun {
-            call: call.call.clone(),
-            began_ms: call.ended_ms - call.duration_ms,
+            call: call.call().to_owned(),
+            began_ms: call.ended_ms - i64::try_from(meta.duration_ms).unwrap_or(i64::MAX),
             ended_ms: call.ended_ms,
             window_ms: effect.window_ms,
         });

@@ -1,77 +1,60 @@
 //! Reads the parts of an audit entry that the checks need.
 
-use chrono::DateTime;
 use tickfleet_model::AdmissionNote;
-use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
-use tickfleet_protocol::{AuditEffect, AuditEntry};
+use tickfleet_protocol::{AuditAction, AuditEntry, AuditMeta};
 
 use crate::seal::EntryId;
 
-pub(super) struct CallEntry {
+pub(super) struct CallEntry<'a> {
     pub(super) id: EntryId,
-    pub(super) tenant: String,
-    pub(super) agent: String,
-    /// `<turn>/<position>`.
-    pub(super) call: String,
-    pub(super) turn: String,
-    pub(super) tool: String,
     /// By the shard's clock.
     pub(super) ended_ms: i64,
-    /// Of the last attempt.
-    pub(super) duration_ms: i64,
-    pub(super) outcome: String,
-    /// Set if this call got the outcome of an equal call.
-    pub(super) repeats: Option<String>,
-    pub(super) effect: Option<AuditEffect>,
     pub(super) admission: Option<AdmissionNote>,
     /// Includes the notes that follow the admission.
-    pub(super) admitted: String,
+    pub(super) admitted: &'a str,
+    pub(super) entry: AuditEntry<'a>,
 }
 
-pub(super) enum EntryRead {
-    Call(Box<CallEntry>),
+pub(super) enum EntryRead<'a> {
+    Call(Box<CallEntry<'a>>),
     /// An operator reset this unreadable counter (`limit@counter`).
     Remade(String),
     Other,
 }
 
-impl EntryRead {
-    pub(super) fn of(id: EntryId, admitted: &str, text: &str) -> Self {
+impl<'a> EntryRead<'a> {
+    pub(super) fn of(id: EntryId, admitted: &'a str, text: &'a str) -> Self {
         let Some(entry) = AuditEntry::read(text) else { return Self::Other };
-        if entry.action == "LIMIT_RESET" {
-            let AuditMeta { limit, counter, window_ends_ms, .. } = entry.meta;
-            return if window_ends_ms.is_none() { Self::Remade(format!("{limit}@{counter}")) } else { Self::Other };
+        match (entry.action, entry.timestamp_ms()) {
+            (Some(AuditAction::LimitReset), _) if entry.meta.window_ends_ms.is_none() => {
+                let AuditMeta { limit, counter, .. } = entry.meta;
+                Self::Remade(format!("{limit}@{counter}"))
+            }
+            (Some(AuditAction::ToolCall), Some(ended_ms)) => {
+                let admission = AdmissionNote::read(admitted);
+                Self::Call(Box::new(CallEntry { id, ended_ms, admission, admitted, entry }))
+            }
+            _ => Self::Other,
         }
-        CallEntry::of(id, admitted, entry).map_or(Self::Other, |call| Self::Call(Box::new(call)))
     }
 }
 
-impl CallEntry {
+impl CallEntry<'_> {
+    pub(super) fn tenant(&self) -> &str {
+        self.entry.tenant()
+    }
+
+    /// `<turn>/<position>`.
+    pub(super) fn call(&self) -> &str {
+        &self.entry.meta.call
+    }
+
+    pub(super) fn turn(&self) -> &str {
+        &self.entry.meta.turn
+    }
+
     /// Leaves out the notes after the admission, because the notes differ between versions of the fleet.
     pub(super) fn admission_text(&self) -> &str {
         self.admitted.split(';').next().unwrap_or_default()
-    }
-
-    fn of(id: EntryId, admitted: &str, entry: AuditEntry<'_>) -> Option<Self> {
-        if entry.action != CALL_ACTION {
-            return None;
-        }
-        let agent = entry.agent().to_owned();
-        let meta = entry.meta;
-        Some(Self {
-            id,
-            tenant: entry.tenant.unwrap_or_default(),
-            agent,
-            call: meta.call.into_owned(),
-            turn: meta.turn.into_owned(),
-            tool: entry.entity_id.into_owned(),
-            ended_ms: DateTime::parse_from_rfc3339(&entry.timestamp).ok()?.timestamp_millis(),
-            duration_ms: i64::try_from(meta.duration_ms).unwrap_or(i64::MAX),
-            outcome: meta.outcome.into_owned(),
-            repeats: meta.repeats,
-            effect: meta.effect,
-            admission: AdmissionNote::read(admitted),
-            admitted: admitted.to_owned(),
-        })
     }
 }

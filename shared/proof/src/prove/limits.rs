@@ -39,19 +39,20 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn add(&mut self, shard: u32, call: &CallEntry) {
+    pub(super) fn add(&mut self, shard: u32, call: &CallEntry<'_>) {
         let Some(note) = &call.admission else {
             self.unchecked += 1;
             return;
         };
-        let notes = DebitNotes::read(&call.admitted);
+        let notes = DebitNotes::read(call.admitted);
         self.unchecked += u64::from(!notes.are_stated || notes.is_cut);
         // All calls of an admission have the same notes. Only entries of older versions have no notes.
-        if notes.debits.is_empty() || !self.seen.insert(name_hash(&[&call.tenant, &call.turn, call.admission_text()])) {
+        if notes.debits.is_empty() || !self.seen.insert(name_hash(&[call.tenant(), call.turn(), call.admission_text()]))
+        {
             return;
         }
         for more in notes.debits {
-            let turn = call.turn.as_str().into();
+            let turn = call.turn().into();
             let window = (more.ends_ms, more.began_ms);
             let at_ms = note.at_ms;
             let debited = LimitDebit { turn, at_ms, debited: more.debited, used: more.used, max: more.max };

@@ -186,16 +186,16 @@ impl Prover {
         self.effects.add(&call);
     }
 
-    fn one_result(&mut self, call: &CallEntry) {
+    fn one_result(&mut self, call: &CallEntry<'_>) {
         self.results.checked += 1;
         let result = SeenResult { id: call.id, ended_ms: call.ended_ms };
-        let Some(before) = self.seen.insert(name_hash(&[&call.tenant, &call.call]), result) else { return };
+        let Some(before) = self.seen.insert(name_hash(&[call.tenant(), call.call()]), result) else { return };
         // After the fleet has dropped an ID, another turn can use the same ID.
         if self.header.dedupe_ms > 0 && call.ended_ms - before.ended_ms >= self.header.dedupe_ms {
             self.results.unchecked += 1;
             return;
         }
-        let name = format!("{}:{}", call.tenant, call.call);
+        let name = format!("{}:{}", call.tenant(), call.call());
         self.results.violated(format!("{name} has a result in entry {} and one in entry {}", before.id, call.id));
     }
 

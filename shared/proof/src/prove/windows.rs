@@ -27,14 +27,14 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    pub(super) fn add(&mut self, call: &CallEntry) {
+    pub(super) fn add(&mut self, call: &CallEntry<'_>) {
         let Some(note) = &call.admission else {
             self.unknown += 1;
             return;
         };
-        let agent = self.agents.entry((call.tenant.clone(), call.agent.clone())).or_default();
-        let made = || AdmittedSlice { turn: call.turn.as_str().into(), note: note.clone(), ended: 0 };
-        agent.entry(name_hash(&[&call.turn, call.admission_text()])).or_insert_with(made).ended += 1;
+        let agent = self.agents.entry((call.tenant().to_owned(), call.entry.agent().to_owned())).or_default();
+        let made = || AdmittedSlice { turn: call.turn().into(), note: note.clone(), ended: 0 };
+        agent.entry(name_hash(&[call.turn(), call.admission_text()])).or_insert_with(made).ended += 1;
     }
 
     pub(super) fn tenants(&self) -> BTreeSet<&str> {

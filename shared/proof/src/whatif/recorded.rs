@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use chrono::DateTime;
 use serde_json::value::RawValue;
-use tickfleet_model::outcome::PolicyInputs;
+use tickfleet_model::outcome::{CallStage, PolicyInputs};
 use tickfleet_model::{AdmissionNote, Outcome, PermitsNote, WaitNote};
-use tickfleet_protocol::AuditEntry;
-use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
+use tickfleet_protocol::audit::timestamp_ms;
+use tickfleet_protocol::{AuditAction, AuditEntry, AuditMeta};
 
 use crate::lines::EntryLine;
 
@@ -36,7 +35,7 @@ pub struct RecordedCall {
     pub narrowed: Option<Arguments>,
     pub decision: RecordedDecision,
     pub refused: Option<AdmissionRefusal>,
-    pub outcome: String,
+    pub outcome: Outcome,
     /// Of the last attempt.
     pub duration_ms: i64,
     /// Does not count the first attempt.
@@ -80,7 +79,7 @@ pub enum RecordedDecision {
     Passed,
     Asked,
     Ended {
-        outcome: String,
+        outcome: Outcome,
         /// The code in `details.reason`. May be empty.
         reason: String,
         /// May be empty.
@@ -103,9 +102,9 @@ impl RecordedDecision {
             Self::Asked => "approval requested".into(),
             Self::NotReached => "not reached".into(),
             Self::Stopped { reason, rule } => format!("denied ({})", if rule.is_empty() { reason } else { rule }),
-            Self::Ended { outcome, rule, .. } if !rule.is_empty() => format!("{outcome} ({rule})"),
-            Self::Ended { outcome, reason, .. } if !reason.is_empty() => format!("{outcome} ({reason})"),
-            Self::Ended { outcome, .. } => outcome.clone(),
+            Self::Ended { outcome, rule, .. } if !rule.is_empty() => format!("{} ({rule})", outcome.as_str()),
+            Self::Ended { outcome, reason, .. } if !reason.is_empty() => format!("{} ({reason})", outcome.as_str()),
+            Self::Ended { outcome, .. } => outcome.as_str().to_owned(),
         }
     }
 }
@@ -180,17 +179,25 @@ impl RecordedEntry {
     pub fn entry(entry: &EntryLine<'_>) -> Self {
         let Some(raw) = AuditEntry::read(&entry.text) else { return Self::Other };
         let written_ms = entry.id.split('-').next().and_then(|ms| ms.parse().ok());
-        let at_ms = |text: &str| DateTime::parse_from_rfc3339(text).ok().map(|at| at.timestamp_millis());
-        let (Some(written_ms), Some(ended_ms)) = (written_ms, at_ms(&raw.timestamp)) else { return Self::Other };
-        if raw.action == "LIMIT_RESET" {
-            let (limit, counter) = (raw.meta.limit.into_owned(), raw.meta.counter.into_owned());
-            return Self::Reset(Reset { at_ms: ended_ms, shard: entry.shard, limit, counter });
+        let (Some(written_ms), Some(ended_ms)) = (written_ms, raw.timestamp_ms()) else { return Self::Other };
+        match raw.action {
+            Some(AuditAction::LimitReset) => {
+                let (limit, counter) = (raw.meta.limit.into_owned(), raw.meta.counter.into_owned());
+                Self::Reset(Reset { at_ms: ended_ms, shard: entry.shard, limit, counter })
+            }
+            Some(action @ (AuditAction::Pause | AuditAction::Resume)) => {
+                let ends = action == AuditAction::Resume;
+                Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends })
+            }
+            Some(AuditAction::ToolCall) => Self::call(entry, raw, written_ms, ended_ms),
+            _ => Self::Other,
         }
-        if let "PAUSE" | "RESUME" = &*raw.action {
-            let ends = raw.action == "RESUME";
-            return Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends });
-        }
-        let (true, Ok(position)) = (raw.action == CALL_ACTION, raw.meta.position().parse()) else { return Self::Other };
+    }
+
+    fn call(entry: &EntryLine<'_>, raw: AuditEntry<'_>, written_ms: i64, ended_ms: i64) -> Self {
+        let (Some(outcome), Ok(position)) = (raw.meta.outcome, raw.meta.position().parse()) else {
+            return Self::Other;
+        };
         // With unreadable policy inputs, the replay would decide with other inputs than the fleet.
         let Ok(policy_inputs) = raw.meta.policy_inputs.map(|json| serde_json::from_str(json.get())).transpose() else {
             return Self::Other;
@@ -213,9 +220,9 @@ impl RecordedEntry {
             is_task,
             arguments: meta.arguments.map_or_else(|| Arguments::Cut(String::new()), Arguments::read),
             narrowed: meta.approved_arguments().map(Arguments::read),
-            decision: decision(&meta, policy_inputs.as_ref()),
-            refused: refused(&meta, at_ms),
-            outcome: meta.outcome.into_owned(),
+            decision: decision(&meta, outcome, policy_inputs.as_ref()),
+            refused: refused(&meta),
+            outcome,
             duration_ms: i64::try_from(meta.duration_ms).unwrap_or(i64::MAX),
             retries: meta.retry_count,
             policy: meta.policy_digest.into_owned(),
@@ -243,7 +250,7 @@ fn called(raw: &AuditEntry<'_>, is_task: bool) -> Option<String> {
     Some(rest.rsplit_once(": ")?.0.to_owned())
 }
 
-fn refused(meta: &AuditMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<AdmissionRefusal> {
+fn refused(meta: &AuditMeta<'_>) -> Option<AdmissionRefusal> {
     let error = meta.error.as_ref()?;
     let by = match &*error.code {
         "daily_cap_reached" => Some(super::DAY.to_owned()),
@@ -251,41 +258,29 @@ fn refused(meta: &AuditMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<
         "task_budget_reached" => Some(super::TASK.to_owned()),
         _ => return None,
     };
-    let resets_ms = error.detail("resets_at").as_deref().and_then(at_ms).unwrap_or(0);
+    let resets_ms = error.detail("resets_at").as_deref().and_then(timestamp_ms).unwrap_or(0);
     Some(AdmissionRefusal { by, resets_ms })
 }
 
-fn decision(meta: &AuditMeta<'_>, policy_inputs: Option<&PolicyInputs>) -> RecordedDecision {
+fn decision(meta: &AuditMeta<'_>, outcome: Outcome, policy_inputs: Option<&PolicyInputs>) -> RecordedDecision {
     let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default();
     let reason = detail("reason");
     let rule = detail("rule");
     let is_known_from_others = policy_inputs.is_some_and(|known| known.session.is_some() && !known.ran);
-    let Some(outcome) = Outcome::parse(&meta.outcome) else { return RecordedDecision::NotReached };
-    match (outcome, reason.as_str()) {
-        // The worker died, or the turn was lost too often. The log does not show whether people had approved the call.
-        (Outcome::OutcomeUnknown | Outcome::Internal, _) if is_known_from_others && meta.approval.is_none() => {
-            RecordedDecision::NotReached
-        }
-        (Outcome::DailyCapReached | Outcome::Rejected | Outcome::Expired | Outcome::Cancelled, _) => {
-            RecordedDecision::NotReached
-        }
+    match (outcome.stage(), outcome, reason.as_str()) {
+        (CallStage::Admission, ..) => RecordedDecision::NotReached,
         // A limit could not count the call.
-        (Outcome::InvalidArguments, _) if !detail("limit").is_empty() => RecordedDecision::NotReached,
-        (Outcome::Denied, "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => {
+        (_, Outcome::InvalidArguments, _) if !detail("limit").is_empty() => RecordedDecision::NotReached,
+        (_, Outcome::Denied, "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => {
             RecordedDecision::Stopped { reason, rule }
         }
-        (Outcome::ApprovalRefused, "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => {
+        (_, Outcome::ApprovalRefused, "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => {
             RecordedDecision::Asked
         }
-        (Outcome::UnknownTool | Outcome::Denied | Outcome::InvalidArguments | Outcome::ApprovalRefused, _) => {
-            RecordedDecision::Ended { outcome: outcome.as_str().to_owned(), reason, rule }
-        }
-        (Outcome::Ok | Outcome::Permanent | Outcome::Transient | Outcome::OutcomeUnknown | Outcome::Internal, _) => {
-            if meta.approval.is_some() {
-                RecordedDecision::Asked
-            } else {
-                RecordedDecision::Passed
-            }
-        }
+        (CallStage::Guards, ..) => RecordedDecision::Ended { outcome, reason, rule },
+        (CallStage::Run, ..) if meta.approval.is_some() => RecordedDecision::Asked,
+        // The worker died, or the turn was lost too often. The log does not show whether people had approved the call.
+        (CallStage::Run, ..) if is_known_from_others && outcome.may_have_run() => RecordedDecision::NotReached,
+        (CallStage::Run, ..) => RecordedDecision::Passed,
     }
 }

@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use chrono::DateTime;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tickfleet_model::{Outcome, TenantId, TurnId};
 
+use super::AuditAction;
+use super::head::Level;
 use crate::json::with_numbers_as_text;
-
-/// The action of entries that describe calls and tasks.
-pub const CALL_ACTION: &str = "TOOL_CALL";
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -19,8 +20,9 @@ pub struct AuditEntry<'a> {
     pub timestamp: Cow<'a, str>,
     #[serde(borrow)]
     pub level: Cow<'a, str>,
-    #[serde(borrow)]
-    pub action: Cow<'a, str>,
+    /// `None` for an unknown action.
+    #[serde(deserialize_with = "action")]
+    pub action: Option<AuditAction>,
     /// The tool's name, if the entry describes a call.
     #[serde(borrow)]
     pub entity_id: Cow<'a, str>,
@@ -51,8 +53,9 @@ pub struct AuditMeta<'a> {
     /// The duration of the last attempt.
     pub duration_ms: u64,
     pub retry_count: u32,
-    #[serde(borrow)]
-    pub outcome: Cow<'a, str>,
+    /// `None` for an unknown outcome, and without a call.
+    #[serde(deserialize_with = "outcome")]
+    pub outcome: Option<Outcome>,
     #[serde(borrow)]
     pub error: Option<AuditError<'a>>,
     pub shadow: Vec<AuditDenial>,
@@ -122,8 +125,26 @@ impl<'a> AuditEntry<'a> {
     #[must_use]
     pub fn read_call(text: &'a str) -> Option<Self> {
         // Skip other entries, such as those of operators, without parsing them.
-        let may_be_call = text.contains(concat!(r#""action":""#, "TOOL_CALL", r#"""#));
-        may_be_call.then(|| Self::read(text)).flatten().filter(|entry| entry.action == CALL_ACTION)
+        head_of_call(text).and_then(|_| Self::read(text)).filter(Self::is_call)
+    }
+
+    /// Reads the entry of a call that did not succeed.
+    #[must_use]
+    pub fn read_failed_call(text: &'a str) -> Option<Self> {
+        // Most entries are of successful calls, so they are skipped without parsing.
+        let is_error = head_of_call(text)?.contains(&member("level", Level::Error.as_str()));
+        is_error.then(|| Self::read_call(text)).flatten()
+    }
+
+    #[must_use]
+    pub fn is_call(&self) -> bool {
+        self.action == Some(AuditAction::ToolCall)
+    }
+
+    /// By the shard's clock.
+    #[must_use]
+    pub fn timestamp_ms(&self) -> Option<i64> {
+        timestamp_ms(&self.timestamp)
     }
 
     #[must_use]
@@ -134,6 +155,43 @@ impl<'a> AuditEntry<'a> {
     #[must_use]
     pub fn tenant(&self) -> &str {
         self.tenant.as_deref().unwrap_or_default()
+    }
+}
+
+fn action<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<AuditAction>, D::Error> {
+    Ok(AuditAction::parse(&Cow::<str>::deserialize(deserializer)?))
+}
+
+fn outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Outcome>, D::Error> {
+    Ok(Outcome::parse(&Cow::<str>::deserialize(deserializer)?))
+}
+
+/// The writer puts no blanks between members, and names and IDs need no escaping.
+fn member(name: &str, value: &str) -> String {
+    format!("\"{name}\":\"{value}\"")
+}
+
+fn head_of_call(text: &str) -> Option<&str> {
+    text.split_once(&member("action", AuditAction::ToolCall.as_str())).map(|(head, _)| head)
+}
+
+/// Finds entries of one turn, or of one of its calls, without parsing them.
+#[derive(Debug, Clone)]
+pub struct TurnEntries([String; 2]);
+
+impl TurnEntries {
+    #[must_use]
+    pub fn new(tenant: &TenantId, turn: &TurnId, position: Option<usize>) -> Self {
+        let of = match position {
+            Some(position) => member("call", &format!("{turn}/{position}")),
+            None => member("turn", turn.as_str()),
+        };
+        Self([member("tenant", tenant.as_str()), of])
+    }
+
+    #[must_use]
+    pub fn contain(&self, text: &str) -> bool {
+        self.0.iter().all(|member| text.contains(member.as_str()))
     }
 }
 
@@ -165,6 +223,12 @@ impl AuditError<'_> {
     pub fn detail(&self, name: &str) -> Option<String> {
         self.details()?.get(name)?.as_str().map(str::to_owned)
     }
+}
+
+/// `None` if the text is not a time as in entries.
+#[must_use]
+pub fn timestamp_ms(text: &str) -> Option<i64> {
+    DateTime::parse_from_rfc3339(text).ok().map(|at| at.timestamp_millis())
 }
 
 /// Empty if the text is not an entry, or has no tenant.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use tickfleet_core::{EntryId, keys};
+use tickfleet_protocol::audit::TurnEntries;
 
 use super::{entry_number, field};
 use crate::seam::inspect::Range;
@@ -37,7 +38,7 @@ pub struct AuditSearchResult {
 
 struct Search<'a> {
     store: &'a Store,
-    needles: Vec<String>,
+    wanted_entries: TurnEntries,
     expected: usize,
     found: BTreeMap<u128, String>,
     read: usize,
@@ -52,14 +53,9 @@ enum SearchEnd {
 
 impl Store {
     pub async fn audit_of(&self, name: &TurnName, wanted: &AuditSearch) -> Result<AuditSearchResult, StoreError> {
-        // Compare the unparsed text: IDs need no escaping, and the writer puts no blanks between members.
-        let mut needles = vec![format!("\"tenant\":\"{}\"", name.tenant)];
-        needles.push(match wanted.position {
-            Some(position) => format!("\"call\":\"{}/{position}\"", name.turn),
-            None => format!("\"turn\":\"{}\"", name.turn),
-        });
+        let wanted_entries = TurnEntries::new(&name.tenant, &name.turn, wanted.position);
         let expected = wanted.expected.unwrap_or(usize::MAX);
-        let mut search = Search { store: self, needles, expected, found: BTreeMap::new(), read: 0 };
+        let mut search = Search { store: self, wanted_entries, expected, found: BTreeMap::new(), read: 0 };
         let complete = search.run(wanted).await?;
         Ok(AuditSearchResult { complete, read: search.read, entries: search.found.into_values().collect() })
     }
@@ -131,7 +127,7 @@ impl Search<'_> {
         let last = page.last().map(|(id, _)| id.clone()).filter(|_| page.len() == PAGE);
         for (id, fields) in page {
             let text = field(&fields, "audit");
-            if self.needles.iter().all(|needle| text.contains(needle.as_str())) {
+            if self.wanted_entries.contain(&text) {
                 self.found.insert(entry_number(id.as_str()).unwrap_or_default(), text);
             }
         }

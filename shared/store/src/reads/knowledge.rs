@@ -1,14 +1,11 @@
-//! Reads documents, passages and memories of agents, and the newest entries of the audit log.
-
-use std::ops::Bound;
+//! Reads documents, passages and memories of agents.
 
 use tickfleet_core::knowledge::{DocumentHeader, Documents, Memories, documents_key, memories_key, passages_key};
-use tickfleet_core::{EntryId, Query, Stored, Value, keys};
+use tickfleet_core::{Query, Stored, Value};
 use tickfleet_model::knowledge::{Document, Memory, Passages};
 use tickfleet_model::{AgentId, TenantId};
 
-use super::{field, passages};
-use crate::seam::inspect::Range;
+use super::passages;
 use crate::{Store, StoreError, TurnName};
 
 /// If a generation is unchanged, the contents are unchanged, too.
@@ -18,12 +15,6 @@ pub struct KnowledgeState {
     pub bytes: u64,
     pub memories: u64,
     pub memory_bytes: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditEntry {
-    pub id: String,
-    pub json: String,
 }
 
 impl Store {
@@ -85,23 +76,6 @@ impl Store {
         let mut memories: Vec<Memory> = parts.into_iter().filter_map(read).collect();
         memories.sort_by(|a, b| (b.at_ms, &b.id).cmp(&(a.at_ms, &a.id)));
         Ok(memories)
-    }
-
-    /// The newest first: only entries older than `before` and newer than `after`.
-    pub async fn newest_audit(
-        &self,
-        before: Option<&str>,
-        after: Option<&str>,
-        count: usize,
-    ) -> Result<Vec<AuditEntry>, StoreError> {
-        let bound = |id: Option<&str>| id.map_or(Bound::Unbounded, |id| Bound::Excluded(EntryId::new(id)));
-        let range = Range { from: bound(after), upto: bound(before), ..Range::newest(count) };
-        let page = self.seam().entries(&keys::audit(), &range).await?;
-        // Keep entries without text, because callers use the last ID to request the next page.
-        Ok(page
-            .into_iter()
-            .map(|(id, fields)| AuditEntry { id: id.to_string(), json: field(&fields, "audit") })
-            .collect())
     }
 
     pub async fn are_under_way(&self, names: &[TurnName]) -> Result<Vec<bool>, StoreError> {

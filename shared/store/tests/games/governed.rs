@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rand::Rng;
-use serde_json::json;
+use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::approval::{
     self, ApprovalPreview, AskApproval, DecideApproval, DecideResult, Demand, RequestApproval, UseConsent, Verdict,
@@ -208,9 +208,8 @@ impl Process {
             if !denies {
                 self.shared.oracle.lock().unwrap().people.meant.insert(id.to_string());
             }
-            let shared = Arc::clone(&self.shared);
             let roles = BTreeSet::new();
-            let audit = json!({});
+            let audit = AuditAppend { text: r#"{"meta":{"reason":"no"}}"#.into(), entries_max: 100 };
             let verdict =
                 if denies { Verdict::Deny } else { Verdict::Approve { seen: None, narrowed: None, shown: "" } };
             let decide = DecideApproval {
@@ -221,7 +220,6 @@ impl Process {
                 reason: "no",
                 verdict,
                 audit: &audit,
-                bounds: &shared.bounds,
             };
             if let Some(DecideResult::Counts { state: "denied", .. }) = self.decide(decide).await? {
                 self.shared.oracle.lock().unwrap().people.denied.insert(id.to_string());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use tickfleet_model::{AgentId, TenantId};
+use tickfleet_model::{AgentId, Outcome, TenantId};
 use tickfleet_protocol::AuditEntry;
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
@@ -63,12 +63,13 @@ impl ShardLog {
         let mut before: Option<String> = None;
         let mut found: Vec<String> = Vec::new();
         let mut newest = None;
+        let bound = |id: &Option<String>, end: &str| id.as_ref().map_or_else(|| end.to_owned(), |id| format!("({id}"));
         loop {
-            let page = store.newest_audit(before.as_deref(), self.newest.as_deref(), PAGE).await?;
+            let page = store.log_entries_back(&bound(&before, "+"), &bound(&self.newest, "-"), PAGE).await?;
             let count = page.len();
             newest = newest.or_else(|| page.first().map(|entry| entry.id.clone()));
             before = page.last().map(|entry| entry.id.clone());
-            found.extend(page.into_iter().map(|entry| entry.json));
+            found.extend(page.into_iter().map(|entry| entry.text));
             if count < PAGE || found.len() >= READ_MAX {
                 break;
             }
@@ -134,7 +135,7 @@ fn action(entry: &AuditEntry<'_>, is_task: bool) -> AuditedAction {
         is_task,
         at: entry.timestamp.to_string(),
         text: wording::cut(&text, TEXT_BYTES_MAX),
-        brief: format!("{tool} {}: {}", wording::cut(arguments, 200), meta.outcome),
+        brief: format!("{tool} {}: {}", wording::cut(arguments, 200), meta.outcome.map_or("", Outcome::as_str)),
     }
 }
 

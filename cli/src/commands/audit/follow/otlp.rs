@@ -11,11 +11,11 @@ use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, S
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
 use reqwest::{StatusCode, Url, header};
-use serde_json::Value;
 use tickfleet_client::audit::{LogBatch, LogItem};
+use tickfleet_model::Outcome;
 use tickfleet_proof::lines::Header;
 use tickfleet_proof::seal::EntryId;
-use tickfleet_protocol::json::with_numbers_as_text;
+use tickfleet_protocol::{AuditAction, AuditEntry};
 
 use super::batch_text::SendError;
 
@@ -195,20 +195,19 @@ fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
 }
 
 fn describe(record: &mut LogRecord, entry: &str, admitted: &str) {
-    let entry: Value = serde_json::from_str(&with_numbers_as_text(entry)).unwrap_or_default();
-    let field = |at: &str| entry.pointer(at).and_then(Value::as_str);
-    if field("/level") == Some("error") {
+    let entry = AuditEntry::read(entry).unwrap_or_default();
+    if entry.level == "error" {
         record.severity_number = SeverityNumber::Error as i32;
     }
-    for (name, at) in [
-        ("tickfleet.tenant", "/tenant"),
-        ("tickfleet.action", "/action"),
-        ("tickfleet.actor", "/actor_id"),
-        ("tickfleet.tool", "/entity_id"),
-        ("tickfleet.call", "/meta/call"),
-        ("tickfleet.outcome", "/meta/outcome"),
+    for (name, value) in [
+        ("tickfleet.tenant", entry.tenant()),
+        ("tickfleet.action", entry.action.map_or("", AuditAction::as_str)),
+        ("tickfleet.actor", &entry.actor_id),
+        ("tickfleet.tool", &entry.entity_id),
+        ("tickfleet.call", &entry.meta.call),
+        ("tickfleet.outcome", entry.meta.outcome.map_or("", Outcome::as_str)),
     ] {
-        record.attributes.extend(field(at).map(|value| text(name, value)));
+        record.attributes.extend((!value.is_empty()).then(|| text(name, value)));
     }
     if !admitted.is_empty() {
         record.attributes.push(text("tickfleet.admitted", admitted));

@@ -2,19 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value as Json, json};
 use tickfleet_model::TenantId;
 
 use super::super::wake;
 use super::write::Writing;
 use super::{Approval, ApprovalState, Vote, key};
-use crate::bounds::Bounds;
+use crate::audit::AuditAppend;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::mutant;
 use crate::record::Stored;
 use crate::transaction::{Guard, Transaction};
-use crate::turn::end::append_audit;
 use crate::turn::{Cancellation, Turn};
 use crate::view::{Query, Undecided, View};
 
@@ -27,9 +25,8 @@ pub struct DecideApproval<'a> {
     pub roles: &'a BTreeSet<String>,
     pub reason: &'a str,
     pub verdict: Verdict<'a>,
-    /// A JSON object. Its `meta` receives `state` and `missing`.
-    pub audit: &'a Json,
-    pub bounds: &'a Bounds,
+    /// `meta` receives `state` and `missing`.
+    pub audit: &'a AuditAppend,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,17 +148,6 @@ impl DecideApproval<'_> {
         DecideResult::Counts { state: approval.state.word(), missing }
     }
 
-    fn audit(&self, state: &str, missing: u32) -> String {
-        let mut entry = self.audit.clone();
-        if let Some(meta) = entry.as_object_mut().map(|entry| entry.entry("meta").or_insert_with(|| json!({})))
-            && let Some(meta) = meta.as_object_mut()
-        {
-            meta.insert("state".to_owned(), json!(state));
-            meta.insert("missing".to_owned(), json!(missing));
-        }
-        entry.to_string()
-    }
-
     fn end(&self, context: &Context, stored: &Stored<Approval>, state: ApprovalState) -> Transaction {
         let writing = self.writing(context);
         let mut transaction = Transaction::new(context.version.clone());
@@ -233,7 +219,8 @@ impl Decision for DecideApproval<'_> {
             Verdict::Approve { .. } => self.approve(&mut transaction, &writing, approval.clone(), deadline_ms),
         };
         let DecideResult::Counts { state, missing } = decided else { return Ok(Step::Return(decided)) };
-        append_audit(&mut transaction, &self.audit(state, missing).into(), self.bounds);
+        let meta = [("state", format!("\"{state}\"")), ("missing", missing.to_string())];
+        self.audit.with_meta(&meta).append_to(&mut transaction);
         Ok(Step::Commit(transaction, decided))
     }
 }

@@ -1,11 +1,10 @@
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::super::testing::{MiniStore, agent, call, detects, name, tenant, turn};
 use super::*;
 use crate::Decision;
 use crate::Step;
-use crate::bounds::Bounds;
+use crate::audit::AuditAppend;
 use crate::decision::Context;
 use crate::section::Section;
 use crate::transaction::{Conflict, InboxKey, Transaction};
@@ -59,21 +58,16 @@ fn asked(demands: Vec<Demand>) -> MiniStore {
     store
 }
 
+fn audit() -> AuditAppend {
+    AuditAppend { text: r#"{"action":"x","meta":{"reason":""}}"#.into(), entries_max: 10 }
+}
+
 fn decide_with(store: &mut MiniStore, by: &str, words: &[&str], verdict: Verdict<'_>) -> DecideResult {
     let tenant = tenant();
     let roles = roles(words);
-    let audit = json!({"action": "x"});
-    let bounds = Bounds::default();
-    let decision = DecideApproval {
-        tenant: &tenant,
-        id: ID,
-        by,
-        roles: &roles,
-        reason: "because",
-        verdict,
-        audit: &audit,
-        bounds: &bounds,
-    };
+    let audit = audit();
+    let decision =
+        DecideApproval { tenant: &tenant, id: ID, by, roles: &roles, reason: "because", verdict, audit: &audit };
     store.run(&decision)
 }
 
@@ -140,8 +134,8 @@ fn the_audit_log_records_each_counted_decision() {
     let audits = &store.logs[&crate::keys::audit()];
     let text = |at: usize| String::from_utf8(audits[at][0].1.to_vec()).unwrap();
     assert_eq!(audits.len(), 2);
-    assert_eq!(text(0), r#"{"action":"x","meta":{"state":"waiting","missing":1}}"#);
-    assert_eq!(text(1), r#"{"action":"x","meta":{"state":"approved","missing":0}}"#);
+    assert_eq!(text(0), r#"{"action":"x","meta":{"reason":"","state":"waiting","missing":1}}"#);
+    assert_eq!(text(1), r#"{"action":"x","meta":{"reason":"","state":"approved","missing":0}}"#);
 }
 
 #[test]
@@ -337,20 +331,10 @@ fn a_canceled_turn_accepts_no_approval_decision() {
     assert_eq!(agree(&mut store, "kim", &[]), DecideResult::Gone);
     let tenant = tenant();
     let roles = roles(&[]);
-    let audit = json!({});
-    let bounds = Bounds::default();
+    let audit = audit();
     let roles = &roles;
     let audit = &audit;
-    let kim = DecideApproval {
-        tenant: &tenant,
-        id: ID,
-        by: "kim",
-        roles,
-        reason: "",
-        verdict: AGREES,
-        audit,
-        bounds: &bounds,
-    };
+    let kim = DecideApproval { tenant: &tenant, id: ID, by: "kim", roles, reason: "", verdict: AGREES, audit };
     assert!(asked(vec![demand(1, &[])]).refuses_stale(
         |transaction, view, context| {
             let Step::Commit(decided, result) = kim.decide(view, context)? else { panic!() };
@@ -365,18 +349,9 @@ fn a_canceled_turn_accepts_no_approval_decision() {
 fn each_guard_of_a_decision_is_needed() {
     let tenant = tenant();
     let roles = roles(&[]);
-    let audit = json!({});
-    let bounds = Bounds::default();
-    let agrees = |by| DecideApproval {
-        tenant: &tenant,
-        id: ID,
-        by,
-        roles: &roles,
-        reason: "",
-        verdict: AGREES,
-        audit: &audit,
-        bounds: &bounds,
-    };
+    let audit = audit();
+    let agrees =
+        |by| DecideApproval { tenant: &tenant, id: ID, by, roles: &roles, reason: "", verdict: AGREES, audit: &audit };
     let kim = agrees("kim");
     let late = |meanwhile: &dyn Fn(&mut MiniStore)| {
         let mut store = asked(vec![demand(2, &[])]);

@@ -180,7 +180,7 @@ impl FactCall {
         };
         let outcome = match &call.decision {
             RecordedDecision::Passed => FactsOutcome::Passed,
-            RecordedDecision::Asked if call.outcome != Outcome::ApprovalRefused.as_str() => FactsOutcome::Passed,
+            RecordedDecision::Asked if call.outcome != Outcome::ApprovalRefused => FactsOutcome::Passed,
             RecordedDecision::Stopped { reason, rule } if reason.starts_with("fact_") => {
                 FactsOutcome::Stopped(rule.clone())
             }
@@ -246,7 +246,7 @@ fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let latest_ms = call.ended_ms - call.duration_ms;
     let admitted_ms = call.admission().map(|note| note.at_ms);
     let earliest_ms = admitted_ms.max(before_ms).unwrap_or(latest_ms - BEGIN_SLACK_MS);
-    let is_tried_once = call.retries == 0 && call.outcome == Outcome::Ok.as_str();
+    let is_tried_once = call.retries == 0 && call.outcome.is_success();
     let earliest_ms = if is_tried_once { earliest_ms.max(latest_ms - BEGIN_SLACK_MS) } else { earliest_ms };
     (earliest_ms.min(latest_ms), latest_ms)
 }
@@ -296,14 +296,10 @@ impl Keys {
 
     /// `None` if the log does not show whether the call began.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
-        let outcome = Outcome::parse(&call.outcome)?;
+        let outcome = call.outcome;
         let ran = call.policy_inputs.as_ref().map_or(outcome.is_success(), |policy_inputs| policy_inputs.ran);
         let after = row.facts.after_end(outcome, ran, row.effect);
-        let is_unknown = matches!(
-            outcome,
-            Outcome::Expired | Outcome::Cancelled | Outcome::Internal | Outcome::Transient | Outcome::Permanent
-        );
-        if after.is_empty() && !ran && is_unknown && !call.admitted.is_empty() {
+        if after.is_empty() && !ran && outcome.leaves_run_open() && !call.admitted.is_empty() {
             return None;
         }
         let did = |(change, transition): (&tickfleet_model::policy::FactChange, FactTransition)| ActualChange {

@@ -8,7 +8,7 @@ pub struct EndedCall {
     /// Since 1970.
     pub at_ms: i64,
     pub tool: String,
-    pub outcome: String,
+    pub outcome: Outcome,
     pub duration_ms: u64,
 }
 
@@ -16,11 +16,11 @@ pub struct EndedCall {
 /// from the model.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let entry = AuditEntry::read_call(std::str::from_utf8(audit).ok()?)?;
-    let known = entry.meta.outcome != Outcome::UnknownTool.as_str();
+    let outcome = entry.meta.outcome?;
     Some(EndedCall {
         at_ms: id.split('-').next()?.parse().ok()?,
-        tool: if known { entry.entity_id.into_owned() } else { "(unknown)".to_owned() },
-        outcome: entry.meta.outcome.into_owned(),
+        tool: if outcome != Outcome::UnknownTool { entry.entity_id.into_owned() } else { "(unknown)".to_owned() },
+        outcome,
         duration_ms: entry.meta.duration_ms,
     })
 }

@@ -1,5 +1,6 @@
 //! Dead letters and failed calls that an operator replays or drops.
 
+use tickfleet_core::audit::AuditAppend;
 pub use tickfleet_core::dead::DeadItem;
 use tickfleet_core::dead::{DropDead, NotHandled, Replay, ReplayResult};
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
@@ -55,7 +56,7 @@ impl Store {
         item: DeadItem,
         to: Inbound,
         new: &Submission,
-        entry: &str,
+        entry: AuditAppend,
     ) -> Result<HandleResult, StoreError> {
         let bounds = self.inbound_bounds(to).await?;
         let submission = Submit {
@@ -66,7 +67,7 @@ impl Store {
             payload: new.payload.clone(),
             bounds: &bounds,
         };
-        let replay = Replay { item, submission, entry: self.audit_entry(entry) };
+        let replay = Replay { item, submission, entry };
         Ok(match self.decide(replay).await?.result {
             ReplayResult::Submitted(result) | ReplayResult::Refused(result) => result.into(),
             ReplayResult::NotHandled(why) => why.into(),
@@ -74,8 +75,8 @@ impl Store {
     }
 
     /// `entry` goes into the audit log.
-    pub async fn drop_dead(&self, item: DeadItem, entry: &str) -> Result<HandleResult, StoreError> {
-        let drop = DropDead { item, entry: self.audit_entry(entry) };
+    pub async fn drop_dead(&self, item: DeadItem, entry: AuditAppend) -> Result<HandleResult, StoreError> {
+        let drop = DropDead { item, entry };
         Ok(match self.decide(drop).await?.result {
             Ok(()) => HandleResult::Ok,
             Err(why) => why.into(),

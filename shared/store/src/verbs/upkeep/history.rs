@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use tickfleet_core::audit::history::{EndedCalls, HistoryStep, MINUTE_MS, Point, Points, Sample, Sampled, key};
 use tickfleet_core::{EntryId, Query, RecordKey, keys};
-use tickfleet_model::{Outcome, TenantId};
+use tickfleet_model::TenantId;
 use tickfleet_protocol::AuditEntry;
 
 use crate::reads::{entry_ms, stored};
@@ -107,7 +107,7 @@ impl Counted {
     fn add(&mut self, (id, fields): &Entry) {
         let text =
             fields.iter().find(|(name, _)| &**name == "audit").and_then(|(_, text)| std::str::from_utf8(text).ok());
-        let outcome = text.and_then(AuditEntry::read_call).and_then(|entry| Outcome::parse(&entry.meta.outcome));
+        let outcome = text.and_then(AuditEntry::read_call).and_then(|entry| entry.meta.outcome);
         let minute = entry_ms(id.as_str()).map_or(0, |at_ms| at_ms.div_euclid(MINUTE_MS));
         if let Some(outcome) = outcome {
             self.ended.entry(minute).or_default().count(outcome);
