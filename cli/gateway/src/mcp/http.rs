@@ -22,8 +22,8 @@ use crate::{BODY_SLACK_BYTES, Shared};
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Each replaced number has at least 15 digits. Its quotes and mark add 51 bytes, so a body grows less than fivefold.
-const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
+/// The shortest replaced number is `1e400`. Its quotes and mark add 51 bytes, so a body grows less than tenfold.
+const GUARDED_BYTES_MAX: usize = 10 * BODY_BYTES_MAX;
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
 pub(crate) fn http_server(server: McpServer) -> HttpServer {
@@ -80,4 +80,15 @@ async fn with_digits(response: Response) -> Response {
         Body::from_stream(body.into_data_stream().map(move |piece| piece.map(restored)))
     };
     Response::from_parts(head, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_body_of_short_numbers_fits_after_their_replacement() {
+        let body = format!("[{}1]", "1e400,".repeat((BODY_BYTES_MAX - 3) / 6));
+        assert!(body.len() <= BODY_BYTES_MAX && digits::guarded(&body).len() <= GUARDED_BYTES_MAX);
+    }
 }
