@@ -13,6 +13,7 @@ use tickfleet_client::Reply;
 use tickfleet_core::EntryId;
 use tickfleet_core::task::external::{RenewTaskLease, RenewTaskLeaseResult};
 use tickfleet_model::ConsumerId;
+use tickfleet_model::retry::DoublingDelay;
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner, with_turn};
 use tickfleet_store::{Concluded, StoreError, TurnName};
 use tokio::time::{Instant, sleep};
@@ -33,7 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
 }
 
 /// The first and the longest interval between two checks for an offered call.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+const LOOKS: DoublingDelay = DoublingDelay::new(Duration::from_millis(10), Duration::from_millis(500));
 
 /// The process that claims.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -122,16 +123,15 @@ pub(crate) async fn claim(
     let claimant = ConsumerId::new(&claim.claimant).map_err(|error| Problem::invalid(format!("claimant: {error}")))?;
     let _permit = reserve_wait(&shared, &caller, wait)?;
     let until = Instant::now() + wait;
-    let mut pause = LOOKS.0;
+    let mut looks = LOOKS;
     loop {
         let found = look(&shared, &caller, &name, &claimant).await?;
         let left = until.saturating_duration_since(Instant::now());
         match found {
             Some(response) if response.state != "waiting" || left.is_zero() => return Ok(Json(response)),
             None if left.is_zero() => return Err(unknown(&name)),
-            _ => sleep(pause.min(left)).await,
+            _ => sleep(looks.next_wait().min(left)).await,
         }
-        pause = (pause * 2).min(LOOKS.1);
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tickfleet_client::{Client, Reply, ReplyStatus, StoreError, private_inbox};
+use tickfleet_model::retry::DoublingDelay;
 use tickfleet_model::{InboxName, RejectionCode, TenantId, TurnId};
 use tickfleet_store::{TurnName, TurnView};
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use crate::verbs::CallerIdentity;
 /// Each waiting request takes a few kilobytes and a connection.
 const WAITING_MAX: PermitBounds = PermitBounds { all: 10_000, tenant: 2_500, caller: 2_000 };
 /// The first and longest interval between reads of the turn's record.
-const LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+const LOOKUP_INTERVALS: DoublingDelay = DoublingDelay::new(Duration::from_millis(250), Duration::from_secs(4));
 const READ: Duration = Duration::from_secs(5);
 /// A reader ends, with its connection, after its tenant has been unused for this long.
 const IDLE: Duration = Duration::from_secs(300);
@@ -132,7 +133,8 @@ impl ReplyWaiters {
         // Start to wait before the first lookup, so that a reply that arrives in between is not lost.
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
-        let (mut every, longest) = LOOKUP_INTERVALS;
+        let mut intervals = LOOKUP_INTERVALS;
+        let mut every = intervals.next_wait();
         let is_for = |reply: &Reply| caller.is_none_or(|caller| may_see_reply(caller, reply));
         let mut previous: Option<Arc<Reply>> = None;
         let found = loop {
@@ -160,7 +162,7 @@ impl ReplyWaiters {
                 }
                 None => {}
             }
-            every = (every * 2).min(longest);
+            every = intervals.next_wait();
         };
         drop(waiter);
         Ok(found)

@@ -78,6 +78,39 @@ impl RetryDelays {
     }
 }
 
+/// Waits between attempts that have no maximum number. Each wait is twice the previous wait. The longest repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoublingDelay {
+    first: Duration,
+    longest: Duration,
+    doublings: u32,
+}
+
+impl DoublingDelay {
+    #[must_use]
+    pub const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, doublings: 0 }
+    }
+
+    #[must_use]
+    pub fn next_wait(&mut self) -> Duration {
+        let wait = self.after(self.doublings);
+        self.doublings = self.doublings.saturating_add(1);
+        wait
+    }
+
+    /// The wait after this number of doublings.
+    #[must_use]
+    pub fn after(&self, doublings: u32) -> Duration {
+        self.first.saturating_mul(2_u32.saturating_pow(doublings)).min(self.longest)
+    }
+
+    /// The next wait is the first one again.
+    pub const fn reset(&mut self) {
+        self.doublings = 0;
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryDecision {
     RetryAfter(Duration),
@@ -104,6 +137,15 @@ mod tests {
         let waits: Vec<_> = (1..=4).map(|attempt| retry_delays.decide(attempt, None, FAR)).collect();
         let secs = |s| RetryDecision::RetryAfter(Duration::from_secs(s));
         assert_eq!(waits, [secs(1), secs(3), secs(9), RetryDecision::NoRetry(NoRetryReason::TriesUsedUp)]);
+    }
+
+    #[test]
+    fn a_doubling_delay_stops_growing_at_its_longest_wait_and_can_start_again() {
+        let mut delay = DoublingDelay::new(Duration::from_secs(1), Duration::from_secs(5));
+        let waits: Vec<u64> = (0..5).map(|_| delay.next_wait().as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 5, 5]);
+        delay.reset();
+        assert_eq!((delay.next_wait().as_secs(), delay.after(u32::MAX).as_secs()), (1, 5));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, RoleServer};
 use tickfleet_client::Client;
+use tickfleet_model::retry::DoublingDelay;
 use tickfleet_model::{AgentId, Dialect, TenantId, TurnId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_protocol::define_shared;
@@ -46,8 +47,7 @@ pub use stdio::serve_stdio;
 const PAGE: usize = 200;
 /// Clients request the tool list once, as soon as a fleet starts. The request waits until a worker writes the list.
 const LIST_WAIT: Duration = Duration::from_secs(5);
-const LIST_POLL_MIN: Duration = Duration::from_millis(100);
-const LIST_POLL_MAX: Duration = Duration::from_secs(1);
+const LIST_POLLS: DoublingDelay = DoublingDelay::new(Duration::from_millis(100), Duration::from_secs(1));
 
 #[derive(Debug, Clone)]
 pub(crate) struct Principal {
@@ -113,7 +113,7 @@ impl McpServer {
     ) -> Result<Option<String>, ErrorData> {
         let store = self.client.store(&principal.tenant);
         let began = Instant::now();
-        let mut pause = LIST_POLL_MIN;
+        let mut polls = LIST_POLLS;
         loop {
             // Errors are retried too, because Redis may start at the same time as the fleet.
             let list = store.tool_list(&principal.tenant, &principal.agent).await;
@@ -124,9 +124,8 @@ impl McpServer {
             tokio::select! {
                 () = context.ct.cancelled() => {}
                 () = self.draining.cancelled() => {}
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(polls.next_wait()) => {}
             }
-            pause = (pause * 2).min(LIST_POLL_MAX);
         }
     }
 

@@ -102,8 +102,8 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
     let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
     let (McpCommand::Pin(server_args) | McpCommand::Check(server_args)) = &args.command else { return Ok(()) };
     let chosen = chosen(&file, &server_args.servers)?;
-    let backoff = Backoff { limit: server_args.timeout, output: Some(output) };
-    let checked_servers = check_servers(&chosen, &pins, &tool_environment(&sources.environment), backoff).await;
+    let wait = ServerCheckWait { limit: server_args.timeout, output: Some(output) };
+    let checked_servers = check_servers(&chosen, &pins, &tool_environment(&sources.environment), wait).await;
     let failed = checked_servers.iter().any(|(found, _)| found.error.is_some());
     let differs = checked_servers.iter().any(|(found, _)| !found.is_as_pinned());
     let checks: Vec<&ServerCheck> = checked_servers.iter().map(|(found, _)| found).collect();
@@ -122,7 +122,8 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
     let checked_servers =
-        check_servers(&chosen(&file, &[])?, &pins, &tool_environment(&sources.environment), Backoff::QUIET).await;
+        check_servers(&chosen(&file, &[])?, &pins, &tool_environment(&sources.environment), ServerCheckWait::QUIET)
+            .await;
     if let Some((server, error)) =
         checked_servers.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?)))
     {
@@ -138,7 +139,7 @@ pub(crate) async fn check_all_servers(
     let servers: Vec<(&str, &McpServerDef)> = file.servers.iter().map(|(name, def)| (name.as_str(), def)).collect();
     let imported = |def: &McpServerDef| McpPinned { version: None, tools: def.tools.clone() };
     let pins = McpPins { servers: file.servers.iter().map(|(name, def)| (name.clone(), imported(def))).collect() };
-    let checked_servers = check_servers(&servers, &pins, environment, Backoff::QUIET).await.into_iter();
+    let checked_servers = check_servers(&servers, &pins, environment, ServerCheckWait::QUIET).await.into_iter();
     let verdict = |(found, _): (ServerCheck, Option<ServerTools>)| (found.server.clone(), found.of_imported());
     checked_servers.map(verdict).collect()
 }
@@ -153,15 +154,20 @@ fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a M
 }
 
 #[derive(Clone, Copy)]
-struct Backoff<'a> {
+struct ServerCheckWait<'a> {
     limit: Duration,
     output: Option<&'a Output>,
 }
 
-impl Backoff<'_> {
+impl ServerCheckWait<'_> {
     const QUIET: Self = Self { limit: LIST_TIMEOUT, output: None };
 
-    async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<ServerTools, String> {
+    async fn list_tools_of(
+        self,
+        name: &str,
+        def: &McpServerDef,
+        environment: &Environment,
+    ) -> Result<ServerTools, String> {
         let mut looking = std::pin::pin!(list_tools(name, def, environment, self.limit));
         tokio::select! {
             offer = &mut looking => return offer,
@@ -192,11 +198,11 @@ async fn check_servers(
     servers: &[(&str, &McpServerDef)],
     pins: &McpPins,
     environment: &Environment,
-    backoff: Backoff<'_>,
+    wait: ServerCheckWait<'_>,
 ) -> Vec<(ServerCheck, Option<ServerTools>)> {
     let each = servers.iter().map(|(name, def)| async move {
         let pinned = pins.servers.get(*name);
-        match backoff.look(name, def, environment).await {
+        match wait.list_tools_of(name, def, environment).await {
             Ok(offer) => (compared(name, def, pinned, &offer), Some(offer)),
             Err(error) => {
                 let server = (*name).to_owned();

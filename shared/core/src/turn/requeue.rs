@@ -1,6 +1,9 @@
 //! Requeues a slice that its holder does not run.
 
+use std::time::Duration;
+
 use tickfleet_model::RejectionCode;
+use tickfleet_model::retry::DoublingDelay;
 
 use super::expire::begin_ending;
 use super::holder;
@@ -130,7 +133,7 @@ pub struct RequeueUnreadable<'a> {
     pub attempts_max: u32,
 }
 
-const READER_DELAY_MS: i64 = 1_000;
+const READER_DELAY: DoublingDelay = DoublingDelay::new(Duration::from_secs(1), Duration::from_secs(24 * 3_600));
 
 impl Decision for RequeueUnreadable<'_> {
     type Output = RequeueResult;
@@ -171,8 +174,8 @@ impl RequeueUnreadable<'_> {
             return RequeueResult::Ends;
         }
         let attempts = turn.unreadable;
-        let delay_ms = READER_DELAY_MS.saturating_mul(1 << (attempts - 1).min(20));
-        let due_ms = turn.head.deadline_ms.min(now_ms + delay_ms);
+        let delay_ms = i64::try_from(READER_DELAY.after(attempts - 1).as_millis()).unwrap_or(i64::MAX);
+        let due_ms = turn.head.deadline_ms.min(now_ms.saturating_add(delay_ms));
         turn.entry = None;
         holder::keep_calls(transaction, name, turn.position, &calls);
         turn.state = State::Waiting { upto, reason: WaitReason::Reader { attempts }, due_ms };

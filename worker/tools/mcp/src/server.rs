@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tickfleet_config::McpDefinition;
 use tickfleet_config::mcp::{McpConnection, McpServerDef};
+use tickfleet_model::retry::DoublingDelay;
 use tickfleet_ops::metrics::McpServer;
 use tickfleet_tools::Environment;
 use tokio::sync::watch;
@@ -16,15 +17,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::link::{self, Link, PinStatus, ToolsCheck};
 use super::throttle::Throttle;
 
-/// The waits between attempts to connect. The last wait repeats. Together, a worker's default retries (1, 3, 9 s) last
-/// longer than the longest wait. So a retried call can outlast a restart of the server.
-const LADDER: [Duration; 5] = [
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-];
+/// The waits between attempts to connect. Together, a worker's default retries (1, 3, 9 s) last longer than the longest
+/// wait. So a retried call can outlast a restart of the server.
+const RECONNECTS: DoublingDelay = DoublingDelay::new(Duration::from_millis(500), Duration::from_secs(10));
 /// After a connection that lasted this long, the waits start again from the first one.
 const STEADY: Duration = Duration::from_secs(30);
 /// The limit for the start, the handshake and the list of tools. `npx` may have to download a package first.
@@ -131,20 +126,20 @@ impl Server {
 
 /// Ends when the last tool of the server is dropped or this process stops.
 async fn supervise(server: Arc<ServerShared>) {
-    let mut rung = 0;
+    let mut reconnects = RECONNECTS;
     loop {
         let since = tokio::select! {
             () = server.stop.cancelled() => break,
             since = run_once(&server) => since,
         };
         let up = since.map_or(Duration::ZERO, |since| since.elapsed());
-        rung = if up >= STEADY { 0 } else { rung };
-        let wait = LADDER[rung.min(LADDER.len() - 1)];
-        rung += 1;
+        if up >= STEADY {
+            reconnects.reset();
+        }
         server.state.send_replace(State::Away);
         tokio::select! {
             () = server.stop.cancelled() => break,
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep(reconnects.next_wait()) => {}
         }
         server.state.send_replace(State::Connecting);
     }

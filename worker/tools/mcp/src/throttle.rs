@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use tickfleet_model::retry::DoublingDelay;
 use tokio::time::Instant;
 
 /// The first announcements cause no pause, because a server may send several for one change.
 const AT_ONCE: u32 = 3;
-/// The first pause. Each further pause is twice as long.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(300);
+const PAUSES: DoublingDelay = DoublingDelay::new(Duration::from_secs(1), Duration::from_secs(300));
 /// After this time without an announcement, the next listings again have no pause.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -24,10 +23,7 @@ impl Throttle {
             self.announced = 0;
         }
         self.announced = self.announced.saturating_add(1);
-        let pause = match self.announced.checked_sub(AT_ONCE + 1) {
-            None => Duration::ZERO,
-            Some(doublings) => PAUSE_MIN.saturating_mul(1 << doublings.min(16)).min(PAUSE_MAX),
-        };
+        let pause = self.announced.checked_sub(AT_ONCE + 1).map_or(Duration::ZERO, |doublings| PAUSES.after(doublings));
         self.quiet_at = Some(now + pause + QUIET);
         pause
     }

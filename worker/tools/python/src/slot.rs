@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_model::retry::DoublingDelay;
 use tickfleet_tools::Secrets;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -12,16 +13,9 @@ use crate::interpreter::{self, Interpreter};
 use crate::leases::PoolShared;
 use crate::process::Process;
 
-/// The waits before a process is started again. The last wait repeats. Together, a worker's default retries (1, 3, 9 s)
-/// last longer than the first five waits. So a retried call can outlast several restarts.
-const LADDER: [Duration; 6] = [
-    Duration::from_millis(100),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-];
+/// The waits before a process is started again. Together, a worker's default retries (1, 3, 9 s) last longer than the
+/// first seven waits. So a retried call can outlast several restarts.
+const RESTARTS: DoublingDelay = DoublingDelay::new(Duration::from_millis(100), Duration::from_secs(10));
 /// A process that has run this long resets the waits.
 const STEADY: Duration = Duration::from_secs(30);
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,7 +29,7 @@ enum ProcessEnd {
 }
 
 pub(crate) async fn run(shared: Arc<PoolShared>) {
-    let mut rung = 0;
+    let mut restarts = RESTARTS;
     let mut ending = None::<JoinHandle<()>>;
     loop {
         let wanted = shared.stop.run_until_cancelled(shared.until_needed()).await;
@@ -54,11 +48,12 @@ pub(crate) async fn run(shared: Arc<PoolShared>) {
         };
         match over {
             ProcessEnd::Stopped => break,
-            ProcessEnd::Retired => rung = 0,
+            ProcessEnd::Retired => restarts.reset(),
             ProcessEnd::Closed => {
-                rung = if began.elapsed() >= STEADY { 0 } else { rung };
-                let wait = tokio::time::sleep(LADDER[rung.min(LADDER.len() - 1)]);
-                rung += 1;
+                if began.elapsed() >= STEADY {
+                    restarts.reset();
+                }
+                let wait = tokio::time::sleep(restarts.next_wait());
                 if shared.stop.run_until_cancelled(wait).await.is_none() {
                     break;
                 }

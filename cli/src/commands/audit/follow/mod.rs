@@ -16,6 +16,7 @@ use tickfleet_client::audit::{LogBatch, LogPosition, begin, next};
 use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_size;
 use tickfleet_model::ConsumerId;
+use tickfleet_model::retry::DoublingDelay;
 use tickfleet_ops::metrics::{Metrics, ProcessRole};
 use tickfleet_ops::progress::{LoopHandle, Progress};
 use tickfleet_ops::shutdown::Shutdown;
@@ -127,19 +128,18 @@ pub(super) async fn run(setup: &Setup, args: &Follow, to: &Destination, header: 
 impl Exporter {
     async fn run(mut self, progress: &Progress, stop: &CancellationToken) -> Result<(), Failure> {
         let handle = progress.register("export", GAP_MAX);
-        let mut failures = 0_u32;
+        let mut retries = DoublingDelay::new(2 * EVERY, WAIT_MAX);
         while !stop.is_cancelled() {
             let wait = match self.round(stop, &handle).await {
                 Ok(()) => {
-                    failures = 0;
+                    retries.reset();
                     EVERY
                 }
                 Err(SendError::Over(why)) => return Err(Failure::failed(anyhow::anyhow!("{why}"))),
                 Err(SendError::Again { why, wait }) => {
                     self.metrics.export_failed();
                     tracing::warn!(why, "audit export failed; retrying");
-                    failures = failures.saturating_add(1);
-                    let own = EVERY.saturating_mul(1 << failures.min(6)).min(WAIT_MAX);
+                    let own = retries.next_wait();
                     wait.map_or(own, |wait| wait.clamp(EVERY, WAIT_MAX * 2))
                 }
             };

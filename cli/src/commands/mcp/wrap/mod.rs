@@ -19,7 +19,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::ToolLists;
 
 use self::sources::WrapSources;
-use super::{Backoff, ServerCheck, check_servers, chosen, merged, text, write_to};
+use super::{ServerCheck, ServerCheckWait, check_servers, chosen, merged, text, write_to};
 use crate::commands::dev::socket;
 use crate::commands::gateway::console::Console;
 use crate::failure::Failure;
@@ -238,9 +238,9 @@ async fn look(
     pins: McpPins,
     output: Option<&Output>,
 ) -> Result<(McpPins, Vec<ServerCheck>), Failure> {
-    let backoff = Backoff { limit: PIN_TIMEOUT, output };
+    let wait = ServerCheckWait { limit: PIN_TIMEOUT, output };
     let checked =
-        check_servers(&chosen(file, &[])?, &pins, &tool_environment(&wrapped.sources.environment), backoff).await;
+        check_servers(&chosen(file, &[])?, &pins, &tool_environment(&wrapped.sources.environment), wait).await;
     let pins = merged(file, pins, &[], &checked);
     Ok((pins, checked.into_iter().map(|(check, _)| check).collect()))
 }
