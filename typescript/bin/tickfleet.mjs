@@ -5,6 +5,8 @@ import { constants } from "node:os";
 
 import { PACKAGE, packagedProgram } from "../dist/program.js";
 
+// Read before the program starts: the shell can end at any time after that.
+const shell = process.ppid;
 const program = packagedProgram();
 if (program === undefined) {
   console.error(
@@ -23,7 +25,6 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
 }
 // npx and scripts of npm use a shell, which ends on a signal without passing it on.
 if (process.env.npm_command !== undefined) {
-  const shell = process.ppid;
   const watch = setInterval(() => {
     if (process.ppid === shell) return;
     clearInterval(watch);
