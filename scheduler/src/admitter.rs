@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tickfleet_core::Receipt;
 use tickfleet_core::bounds::Bounds;
-use tickfleet_core::turn::admit::{Admit, AdmitResult};
+use tickfleet_core::turn::admit::{Admit, AdmitRefusal, AdmitResult};
 use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::turn::{Head, Turn};
@@ -208,7 +208,7 @@ impl Admitter {
                     (is_stale, _) = (true, tried.retry.push(at));
                     continue;
                 }
-                Ok(Receipt { result: AdmitResult::Refused(RejectionCode::InboxFull), .. })
+                Ok(Receipt { result: AdmitResult::Refused(AdmitRefusal::InboxFull), .. })
                     if self.has_trimmed(candidate).await? =>
                 {
                     tried.retry.push(at);
@@ -352,12 +352,12 @@ impl Admitter {
                 }
             }
             AdmitResult::Duplicate | AdmitResult::NotHeld | AdmitResult::PolicyStale => Decision::Duplicate,
-            AdmitResult::Refused(code) => {
-                let status = match code {
-                    RejectionCode::Conflict => RejectionStatus::Conflict,
+            AdmitResult::Refused(refused) => {
+                let status = match refused {
+                    AdmitRefusal::Conflict => RejectionStatus::Conflict,
                     _ => RejectionStatus::Rejected,
                 };
-                let refusal = refuse(*code, refusal_message(*code), &candidate.turn);
+                let refusal = refuse(refused.code(), refusal_message(*refused).into(), &candidate.turn);
                 let rejection = self.intake.rejection(Inbound::Turns, &candidate.arrival, &refusal, status);
                 return Err(Box::new(rejection.of_turn(candidate)));
             }
@@ -419,16 +419,16 @@ fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, co
     candidates.iter().take(turns_max).take_while(fits).count().max(1)
 }
 
-fn refusal_message(code: RejectionCode) -> String {
-    match code {
-        RejectionCode::Conflict => "this turn_id was accepted before with other content",
-        RejectionCode::TenantQueueFull => {
+const fn refusal_message(refusal: AdmitRefusal) -> &'static str {
+    match refusal {
+        AdmitRefusal::Conflict => "this turn_id was accepted before with other content",
+        AdmitRefusal::UnknownAgent => "the agent is not configured",
+        AdmitRefusal::UnknownTask => "the task is unknown, has ended, or belongs to another agent",
+        AdmitRefusal::UnreadableTenant => "the stored declaration of the tenant is unreadable",
+        AdmitRefusal::TenantQueueFull => {
             "the tenant has too many unfinished turns, or they have too many bytes; retry later"
         }
-        RejectionCode::InboxFull => "the inbox has too many unread replies; read and trim them first",
-        RejectionCode::TooManyInboxes => "the tenant has too many inboxes; use fewer reply_to names",
-        RejectionCode::UnknownTask => "the task is unknown, has ended, or belongs to another agent",
-        _ => "the turn was rejected",
+        AdmitRefusal::InboxFull => "the inbox has too many unread replies; read and trim them first",
+        AdmitRefusal::TooManyInboxes => "the tenant has too many inboxes; use fewer reply_to names",
     }
-    .to_owned()
 }

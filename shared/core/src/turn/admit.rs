@@ -41,9 +41,37 @@ pub enum AdmitResult {
     /// Another scheduler has the entry, or the store has restarted. Nothing was written.
     NotHeld,
     /// Nothing was written. The caller must reject the turn ([`super::reject::Reject`]).
-    Refused(RejectionCode),
+    Refused(AdmitRefusal),
     /// The policy or the run-time settings are outdated. Nothing was written.
     PolicyStale,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdmitRefusal {
+    /// The ID was accepted before with other content.
+    Conflict,
+    UnknownAgent,
+    UnknownTask,
+    /// The tenant's declaration at run time cannot be read.
+    UnreadableTenant,
+    TenantQueueFull,
+    InboxFull,
+    TooManyInboxes,
+}
+
+impl AdmitRefusal {
+    #[must_use]
+    pub const fn code(self) -> RejectionCode {
+        match self {
+            Self::Conflict => RejectionCode::Conflict,
+            Self::UnknownAgent => RejectionCode::UnknownAgent,
+            Self::UnknownTask => RejectionCode::UnknownTask,
+            Self::UnreadableTenant => RejectionCode::UnreadableTenant,
+            Self::TenantQueueFull => RejectionCode::TenantQueueFull,
+            Self::InboxFull => RejectionCode::InboxFull,
+            Self::TooManyInboxes => RejectionCode::TooManyInboxes,
+        }
+    }
 }
 
 /// Returns the score in throttle queues: smaller for earlier entries.
@@ -77,7 +105,7 @@ impl Decision for Admit<'_> {
         }
         let mut transaction = Transaction::new(context.version.clone());
         match self.known(view, context)? {
-            Known::Taken => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::Conflict))),
+            Known::Taken => return Ok(Step::Return(AdmitResult::Refused(AdmitRefusal::Conflict))),
             Known::Admitted => {
                 self.entry.acknowledge(keys::turns(), &mut transaction);
                 return Ok(Step::Commit(transaction, AdmitResult::Duplicate));
@@ -105,7 +133,7 @@ impl Decision for Admit<'_> {
             Budget::Granted(granted) => budget = Some(granted),
             Budget::Unlimited => {}
             Budget::Unknown if self.has_begun(view, context)? => ends = Some(Ends::canceled(TASK_HAS_ENDED.to_owned())),
-            Budget::Unknown => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::UnknownTask))),
+            Budget::Unknown => return Ok(Step::Return(AdmitResult::Refused(AdmitRefusal::UnknownTask))),
         }
         let plan = AdmissionPlan { budget, ends, is_bounded: refused.is_none() };
         self.admit(plan, transaction, view, context)
@@ -167,8 +195,8 @@ impl Admit<'_> {
             advanced = candidate.end(EndReason::AgentRemoved, &mut transaction, view, context)?;
         }
         match &advanced {
-            AdvanceResult::AgentRemoved => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::UnknownAgent))),
-            AdvanceResult::Withheld => return Ok(Step::Return(AdmitResult::Refused(RejectionCode::UnreadableTenant))),
+            AdvanceResult::AgentRemoved => return Ok(Step::Return(AdmitResult::Refused(AdmitRefusal::UnknownAgent))),
+            AdvanceResult::Withheld => return Ok(Step::Return(AdmitResult::Refused(AdmitRefusal::UnreadableTenant))),
             AdvanceResult::Dispatched { .. } | AdvanceResult::Throttled { .. } => self.join_above(&mut transaction),
             AdvanceResult::Ended { .. } | AdvanceResult::Stays { .. } => {}
         }
@@ -314,13 +342,13 @@ pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> G
     Guard::Debit(ConditionalDebit::total(CounterKey::new(limit, tenant), amount, max))
 }
 
-/// Returns a code if an earlier attempt failed on a full inbox or on a maximum of the tenant.
-fn refusal(context: &Context) -> Option<RejectionCode> {
+/// Returns a refusal if an earlier attempt failed on a full inbox or on a maximum of the tenant.
+fn refusal(context: &Context) -> Option<AdmitRefusal> {
     context.conflicts.iter().find_map(|conflict| match conflict {
-        Conflict::InboxFull => Some(RejectionCode::InboxFull),
-        Conflict::TooManyInboxes => Some(RejectionCode::TooManyInboxes),
+        Conflict::InboxFull => Some(AdmitRefusal::InboxFull),
+        Conflict::TooManyInboxes => Some(AdmitRefusal::TooManyInboxes),
         Conflict::LimitReached { counter, .. } if matches!(&*counter.limit, limits::UNFINISHED | limits::BYTES) => {
-            Some(RejectionCode::TenantQueueFull)
+            Some(AdmitRefusal::TenantQueueFull)
         }
         _ => None,
     })

@@ -1,6 +1,7 @@
 //! Rejects an inbound message: moves it to the dead letters, and replies to the producer.
 
 use bytes::Bytes;
+use tickfleet_model::rejection::RejectionCause;
 use tickfleet_model::{InboxName, RejectionCode, TenantId};
 
 use super::advance::lease_ends_ms;
@@ -22,12 +23,6 @@ const ABSENT_MS: i64 = 60_000;
 
 /// Delay (ms) before the next attempt to admit a message with calls that may have begun.
 const BEGUN_RECHECK_MS: i64 = 1_000;
-
-/// True for reasons that may not have applied at the first admission.
-const fn depends_on_state(reason: RejectionCode) -> bool {
-    use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
-    matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
-}
 
 pub struct Reject<'a> {
     pub from: Inbound,
@@ -114,7 +109,7 @@ impl Reject<'_> {
         view: &View,
         context: &Context,
     ) -> Result<Option<i64>, Undecided> {
-        let Some((name, digest)) = self.turn.as_ref().filter(|_| depends_on_state(self.reason)) else {
+        let Some((name, digest)) = self.turn.as_ref().filter(|_| self.reason.cause() != RejectionCause::Message) else {
             return Ok(None);
         };
         if let Some(ends_ms) = lease_ends_ms(context, self.bounds) {

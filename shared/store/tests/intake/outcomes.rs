@@ -8,7 +8,7 @@ use tickfleet_core::keys::{self, limits};
 use tickfleet_core::mutants;
 use tickfleet_core::recovery::epoch::{JournaledOutcome, ReportBegunCall};
 use tickfleet_core::recovery::inbound::TakenInbound;
-use tickfleet_core::turn::admit::AdmitResult;
+use tickfleet_core::turn::admit::{AdmitRefusal, AdmitResult};
 use tickfleet_core::turn::advance::AdvanceResult;
 use tickfleet_core::turn::end::{RenderedCall, return_permits};
 use tickfleet_core::turn::limit::{Generations, LimitDecision, WindowKind};
@@ -107,7 +107,7 @@ fn an_entry_fences_a_slow_scheduler() {
         let entry = inbound(&mut fleet).await;
         let turn = (entry, kelly(), others(1));
         assert_eq!(fleet.admit(&turn).await, dispatched(1));
-        assert_eq!(fleet.admit(&turn).await, AdmitResult::Refused(RejectionCode::Conflict));
+        assert_eq!(fleet.admit(&turn).await, AdmitResult::Refused(AdmitRefusal::Conflict));
         fleet.work(1).await;
         assert_eq!(fleet.admit(&turn).await, AdmitResult::NotHeld);
     });
@@ -124,7 +124,7 @@ fn a_second_message_under_an_id_is_a_duplicate_or_a_conflict() {
         let third = inbound(&mut fleet).await;
         let other = Head { digest: "other".into(), ..kelly() };
         let admitted = fleet.admit_as(&(third, other, others(1)), Some("a")).await;
-        assert_eq!(admitted, AdmitResult::Refused(RejectionCode::Conflict));
+        assert_eq!(admitted, AdmitResult::Refused(AdmitRefusal::Conflict));
         let backlog = fleet.store.backlog(&keys::turns()).await.unwrap();
         assert_eq!((backlog.waiting, backlog.held), (0, 1), "the conflict alone is to be rejected");
     });
@@ -238,7 +238,7 @@ fn a_tenant_does_not_exceed_its_bounds() {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.bounds.tenant_turns_max = 1;
         assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, dispatched(1));
-        let full = AdmitResult::Refused(RejectionCode::TenantQueueFull);
+        let full = AdmitResult::Refused(AdmitRefusal::TenantQueueFull);
         assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, full);
         fleet.bounds.tenant_turns_max = 9;
         fleet.bounds.tenant_bytes_max = fleet.counter(limits::BYTES, "acme").await.used + 2;
@@ -329,7 +329,7 @@ fn under_task() -> Head {
 fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
-        let unknown = AdmitResult::Refused(RejectionCode::UnknownTask);
+        let unknown = AdmitResult::Refused(AdmitRefusal::UnknownTask);
         assert_eq!(arrive(&mut fleet, under_task(), others(1)).await.1, unknown);
         put_task(&fleet, 2, "robin").await;
         assert_eq!(arrive(&mut fleet, under_task(), others(1)).await.1, unknown, "the task of another agent");
@@ -372,7 +372,7 @@ fn no_turn_begins_under_a_canceled_task() {
         assert_eq!(admitted, dispatched(1), "an earlier task of this ID was canceled");
         fleet.write(vec![cancel(0)]).await;
         let (_, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
-        assert_eq!(admitted, AdmitResult::Refused(RejectionCode::UnknownTask));
+        assert_eq!(admitted, AdmitResult::Refused(AdmitRefusal::UnknownTask));
     });
 }
 
@@ -594,12 +594,12 @@ fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
             fleet.shard = fleet.store.shard().await.unwrap();
             let message = (entry.clone(), under, others(1));
             let refused = fleet.admit_as(&message, Some("a")).await;
-            let AdmitResult::Refused(code) = refused else { panic!("{reason}: {refused:?}") };
+            let AdmitResult::Refused(refusal) = refused else { panic!("{reason}: {refused:?}") };
             let bounds = fleet.bounds.clone();
             let reject = Reject {
                 from: Inbound::Turns,
                 entry: TakenInbound { id: entry, epoch: fleet.shard.epoch },
-                reason: code,
+                reason: refusal.code(),
                 raw: Bytes::from_static(b"raw"),
                 tenant: None,
                 given: Some((turn_name("a"), "d".to_owned())),
