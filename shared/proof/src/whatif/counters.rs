@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
 use tickfleet_core::counters::IDLE_MS;
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::limit::{Debit, ResolvedCaps, ResolvedLimit, WindowKind, task_debit};
@@ -354,23 +355,22 @@ fn unknown_reason(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> O
         return Some(ROLLING);
     }
     let counted = |(at, amount): (usize, &Option<u64>)| (*amount != Some(0)).then(|| &turn.calls[from + at]);
-    let mut calls = debits.amounts.iter().enumerate().filter_map(counted);
-    let by_arguments = matches!(limit.bound, LimitBound::Sum { .. })
-        || limit.per.iter().any(|key| matches!(key, LimitKey::Argument(_)));
-    if by_arguments && calls.any(|call| call.arguments.is_none()) {
-        return Some(NO_ARGUMENTS);
-    }
-    let hidden = |recorded: &Option<Box<serde_json::value::RawValue>>| {
-        recorded.as_ref().is_some_and(|recorded| recorded.get().contains("[REDACTED]"))
+    let without_arguments = || {
+        let mut calls = debits.amounts.iter().enumerate().filter_map(counted);
+        calls.any(|call| call.arguments.is_none()).then_some(NO_ARGUMENTS)
     };
-    let by = |key: &LimitKey| limit.per.contains(key);
-    let is_recorded = match &turn.context {
-        None => !(by(&LimitKey::User) || by(&LimitKey::Session)),
-        Some(recorded) => {
-            !(by(&LimitKey::User) && hidden(&recorded.user) || by(&LimitKey::Session) && hidden(&recorded.session))
-        }
+    let without_context = |recorded: fn(&TurnContext) -> Option<&RawValue>| match &turn.context {
+        Some(context) if !recorded(context).is_some_and(|value| value.get().contains("[REDACTED]")) => None,
+        _ => Some(NO_CONTEXT),
     };
-    (!is_recorded).then_some(NO_CONTEXT)
+    let unknown = |key: &LimitKey| match key {
+        LimitKey::Argument(_) => without_arguments(),
+        LimitKey::User => without_context(|context| context.user.as_deref()),
+        LimitKey::Session => without_context(|context| context.session.as_deref()),
+        LimitKey::Tenant | LimitKey::Agent | LimitKey::Task | LimitKey::Tool | LimitKey::Category => None,
+    };
+    let unsummed = if matches!(limit.bound, LimitBound::Sum { .. }) { without_arguments() } else { None };
+    unsummed.or_else(|| limit.per.iter().find_map(unknown))
 }
 
 fn context(recorded: &TurnContext) -> Context {
