@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use tickfleet_protocol::TURN_FIELDS;
+use tickfleet_protocol::{TURN_FIELDS, call_fields};
 
 /// The members keep their order. Duplicate names are rejected, because the fleet also rejects them.
 struct Members(Vec<(String, Box<RawValue>)>);
@@ -72,7 +72,7 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     Some(calls.map(|(field, calls)| {
         let stop_reason = stop_reason(&members).map(|why| format!("\"stop_reason\":{why},")).unwrap_or_default();
         // The turn takes these fields from the calls and the stop reason. Members with these names are left out.
-        let taken = ["calls", "tool_calls", "content", "answer", "format", "stop_reason"];
+        let taken: Vec<&str> = call_fields().chain(["format", "stop_reason"]).collect();
         let kept = members
             .0
             .iter()

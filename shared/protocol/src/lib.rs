@@ -18,7 +18,6 @@ pub mod rejected_message;
 mod rejection_reply;
 pub mod result;
 pub mod shared_list;
-mod stop_reason;
 pub mod strict;
 pub mod task;
 pub mod text;
@@ -35,7 +34,9 @@ pub use content::{
 };
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};
-pub use dialects::{Definitions, DialectInfo, RejectedCall, cut_off, cut_response, dialect_info, is_cut};
+pub use dialects::{
+    Definitions, DialectInfo, RejectedCall, cut_off, cut_response, dialect_info, is_cut, is_unfinished,
+};
 pub use message::glance;
 pub use message::owner::{with_owner, with_turn};
 pub use names::{NameMap, demangle, mangle};
@@ -43,9 +44,8 @@ pub use rejected_message::RejectedMessage;
 pub use rejection_reply::{RejectedId, RejectionStatus, rejection_reply};
 pub use result::{messages, messages_frame, result_json, tool_message};
 pub use shared_list::{define_shared, shared_list};
-pub use stop_reason::is_unfinished;
 pub use strict::{NotStrict, without_nulls};
 pub use task::{CancelTarget, ClaimedCall, DELEGATE_FIELDS, LeasedTask, TaskMessage, parse_task_message, write_task};
 pub use text::Prompts;
 pub use traceparent::trace_id;
-pub use turn::{FIELDS as TURN_FIELDS, parse_turn, write_turn};
+pub use turn::{TURN_FIELDS, call_fields, parse_turn, write_turn};

@@ -3,6 +3,9 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::LazyLock;
+
+use super::dialects::members;
 use super::json::Document;
 use super::message::calls::{read_calls, write_calls};
 use super::message::fields::{Fields, ObjectPath};
@@ -12,7 +15,8 @@ use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
-pub const FIELDS: [&str; 25] = [
+/// Without the fields for calls.
+const HEAD: [&str; 21] = [
     "turn_id",
     "tenant",
     "agent",
@@ -34,11 +38,14 @@ pub const FIELDS: [&str; 25] = [
     "parallel_reads",
     "pending_approval",
     "local_calls",
-    "calls",
-    "tool_calls",
-    "content",
-    "answer",
 ];
+
+pub static TURN_FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| HEAD.into_iter().chain(call_fields()).collect());
+
+/// The fields in which a turn can have calls: those of the dialects.
+pub fn call_fields() -> impl Iterator<Item = &'static str> {
+    members().map(|(name, ..)| name)
+}
 
 /// Arguments remain text until the call runs, so that broken arguments do not affect the other calls of the turn.
 pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<RejectedMessage>> {
@@ -46,7 +53,7 @@ pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<RejectedMessage>> {
 }
 
 fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
-    let fields = Fields::of(document.root(), ObjectPath::Message)?.only(&FIELDS)?;
+    let fields = Fields::of(document.root(), ObjectPath::Message)?.only(&TURN_FIELDS)?;
     let (dialect, calls) = read_calls(&fields)?;
     Ok(Turn {
         id: fields.id("turn_id", TurnId::new)?,

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use tickfleet_fuzz::{TARGETS, play, target};
+use tickfleet_model::Dialect;
 
 fn data() -> PathBuf {
     let here = std::env::current_exe().unwrap();
@@ -45,6 +46,16 @@ targets!(
     words,
     document,
 );
+
+#[test]
+fn every_dialect_has_a_seed_and_a_word() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/dialect");
+    for dialect in Dialect::ALL.map(Dialect::as_str) {
+        assert!(seeds.join(dialect).exists(), "tests/fuzz/seeds/dialect/{dialect} is missing");
+        let word = format!("{dialect}\n");
+        assert!(target("dialect").words.contains(&word.as_str()), "the dictionary has no word for {dialect}");
+    }
+}
 
 #[test]
 fn every_fuzz_target_has_a_replay_test_and_a_binary() {

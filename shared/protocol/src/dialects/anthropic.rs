@@ -23,6 +23,13 @@ impl DialectRules for Rules {
             aliases: &[],
             has_strict: false,
             in_words: false,
+            cut_off: &[
+                "max_tokens",
+                "model_context_window_exceeded",
+                "refusal",
+                "content_filtered",
+                "guardrail_intervened",
+            ],
         }
     }
 

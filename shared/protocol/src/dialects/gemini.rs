@@ -27,7 +27,27 @@ pub(super) struct Rules;
 
 impl DialectRules for Rules {
     fn info(&self) -> DialectInfo {
-        DialectInfo { option: "gemini", summary: "Google's Gemini", aliases: &[], has_strict: false, in_words: false }
+        DialectInfo {
+            option: "gemini",
+            summary: "Google's Gemini",
+            aliases: &[],
+            has_strict: false,
+            in_words: false,
+            cut_off: &[
+                "max_tokens",
+                "safety",
+                "recitation",
+                "language",
+                "other",
+                "blocklist",
+                "prohibited_content",
+                "spii",
+                "malformed_function_call",
+                "unexpected_tool_call",
+                "too_many_tool_calls",
+                "image_safety",
+            ],
+        }
     }
 
     fn takes(&self, name: &str) -> bool {

@@ -20,7 +20,7 @@ pub(super) struct Rules;
 impl DialectRules for Rules {
     fn info(&self) -> DialectInfo {
         let summary = "MCP: tools as in `tools/list`, calls as in `tools/call`";
-        DialectInfo { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
+        DialectInfo { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false, cut_off: &[] }
     }
 
     /// A client can add the ID of its request as the string `id`.

@@ -16,7 +16,14 @@ pub(super) struct Rules;
 impl DialectRules for Rules {
     fn info(&self) -> DialectInfo {
         let summary = "MCP's revision 2026-07-28: results of any type";
-        DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
+        DialectInfo {
+            option: "mcp-2026-07-28",
+            summary,
+            aliases: &[],
+            has_strict: false,
+            in_words: false,
+            cut_off: &[],
+        }
     }
 
     /// Rejects `inputResponses` and `requestState`, because the fleet never returns a result that asks for input.

@@ -34,6 +34,9 @@ pub struct DialectInfo {
     pub has_strict: bool,
     /// True if the model answers in plain text. An answer can then have no calls or an unreadable call.
     pub in_words: bool,
+    /// The words, in lower case, with which providers report a response that was cut off. Every other word, such as
+    /// `stop` or `end_turn`, means that the response is complete.
+    pub cut_off: &'static [&'static str],
 }
 
 pub(super) trait DialectRules: Sync {
@@ -118,6 +121,14 @@ tickfleet_model::for_each_dialect!(table);
 #[must_use]
 pub fn dialect_info(dialect: Dialect) -> DialectInfo {
     rules(dialect).info()
+}
+
+/// True if a provider reports with this word that a response was cut off.
+#[must_use]
+pub fn is_unfinished(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let word = word.strip_prefix("finish_reason_").unwrap_or(&word);
+    Dialect::ALL.into_iter().any(|dialect| dialect_info(dialect).cut_off.contains(&word))
 }
 
 /// The member's name, its dialect if `format` is absent, and the term for its content in error messages.

@@ -23,6 +23,16 @@ impl DialectRules for Rules {
             aliases: &["openai-chat"],
             has_strict: true,
             in_words: false,
+            cut_off: &[
+                "length",
+                "content_filter",
+                "model_length",
+                "error",
+                "error_toxic",
+                "abort",
+                "aborted",
+                "timeout",
+            ],
         }
     }
 

@@ -6,10 +6,10 @@ use super::super::content::ContentBlock;
 use super::super::json::Value;
 use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
-use super::super::stop_reason::is_unfinished;
 use super::super::write::Object;
 use super::call::{Element, arguments, cut_off, id, tool};
 use super::content::{content, id_of, list_of, parts};
+use super::is_unfinished;
 use super::openai_chat::parameters;
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
@@ -27,6 +27,7 @@ impl DialectRules for Rules {
             aliases: &[],
             has_strict: true,
             in_words: false,
+            cut_off: &["incomplete", "max_output_tokens", "in_progress", "queued", "failed", "cancelled"],
         }
     }
 

@@ -20,6 +20,7 @@ impl DialectRules for Rules {
             aliases: &[],
             has_strict: false,
             in_words: false,
+            cut_off: &[],
         }
     }
 

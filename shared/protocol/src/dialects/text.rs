@@ -18,7 +18,7 @@ pub(super) struct Rules;
 impl DialectRules for Rules {
     fn info(&self) -> DialectInfo {
         let summary = "Plain text for models without function calling";
-        DialectInfo { option: "text", summary, aliases: &[], has_strict: false, in_words: true }
+        DialectInfo { option: "text", summary, aliases: &[], has_strict: false, in_words: true, cut_off: &[] }
     }
 
     fn member(&self) -> Option<(&'static str, &'static str)> {

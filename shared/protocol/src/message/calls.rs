@@ -1,7 +1,6 @@
 //! The calls of a turn, their dialect, and the member that contains them.
 
-use super::super::dialects::{CALLS, cut_off, members, rules};
-use super::super::stop_reason::is_unfinished;
+use super::super::dialects::{CALLS, cut_off, is_unfinished, members, rules};
 use super::super::write::Object;
 use super::fields::Fields;
 use super::problem::MessageProblem;

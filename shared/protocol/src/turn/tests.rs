@@ -230,10 +230,3 @@ proptest! {
         let _ = parse_turn(&bytes);
     }
 }
-
-#[test]
-fn every_dialects_call_member_is_a_turn_field() {
-    for (name, dialect, _) in crate::dialects::members() {
-        assert!(FIELDS.contains(&name), "{dialect:?}: {name}");
-    }
-}
