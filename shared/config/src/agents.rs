@@ -140,13 +140,13 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
 
 /// Fields beside the kind.
 #[derive(Clone, Copy)]
-struct HttpOptions {
+pub(crate) struct HttpOptions {
     effect: Effect,
     timeout: Option<Duration>,
 }
 
-type ReadHandler = fn(&Cursor<'_>, &AgentReferences<'_>, HttpOptions) -> Option<TaskHandlerDef>;
-const HANDLERS: [(&str, ReadHandler); 4] = [
+pub(crate) type ReadHandler = fn(&Cursor<'_>, &AgentReferences<'_>, HttpOptions) -> Option<TaskHandlerDef>;
+pub(crate) const HANDLERS: [(&str, ReadHandler); 4] = [
     ("typed", |c, known, _| typed(c, known.sources)),
     (HTTP, |c, _, options| http_handler(c, options)),
     ("llm", |c, known, _| llm_handler(c, known)),
@@ -173,7 +173,8 @@ fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<Task
     let effect = effect.and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
     let timeout = timeout.and_then(|c| c.integer(1, TIMEOUT_MS_MAX)).map(Duration::from_millis);
     let options = HttpOptions { effect, timeout };
-    handlers.iter().filter_map(|(_, c, read)| read(c, known, options)).next_back()
+    let read: Vec<_> = handlers.iter().filter_map(|(_, c, read)| read(c, known, options)).collect();
+    read.into_iter().next_back()
 }
 
 fn http_handler(cursor: &Cursor<'_>, HttpOptions { effect, timeout }: HttpOptions) -> Option<TaskHandlerDef> {

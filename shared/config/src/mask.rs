@@ -183,7 +183,57 @@ fn without_random(word: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::Value;
+
     use super::*;
+
+    /// Texts of tools that are shown unless they look like a secret.
+    const SHOWN: [&str; 14] = [
+        "http.oauth2.client_id",
+        "http.outcomes[0].at",
+        "http.outcomes[0].equals",
+        "http.outcomes[0].message",
+        "http.outcomes[0].retry_after",
+        "http.result",
+        "http.idempotency_header",
+        "http.allow_private[0]",
+        "shell.image",
+        "shell.paths[0].path",
+        "shell.limits.memory_bytes",
+        "shell.limits.file_bytes",
+        "shell.limits.workspace_bytes",
+        "shell.limits.output_bytes",
+    ];
+
+    #[test]
+    fn each_text_of_a_kind_of_tool_is_masked_or_listed_as_shown() {
+        let schema: Value = serde_json::from_str(include_str!("../../../config/schema/tools.json")).unwrap();
+        let tool = &schema["properties"]["tools"]["additionalProperties"]["properties"];
+        let mut texts = Vec::new();
+        for (runner, _) in crate::tools::read::RUNNERS {
+            add_texts(&tool[runner], runner, &mut texts);
+        }
+        texts.retain(|path| kind(&format!("tools.a.{path}")) == Kind::Other);
+        let shown: std::collections::BTreeSet<_> = texts.iter().map(String::as_str).collect();
+        assert_eq!(shown, SHOWN.into_iter().collect());
+    }
+
+    fn add_texts(schema: &Value, path: &str, texts: &mut Vec<String>) {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            add_texts(field, &format!("{path}.{name}"), texts);
+        }
+        for (below, at) in [("additionalProperties", ".name"), ("items", "[0]")] {
+            if schema[below].is_object() {
+                add_texts(&schema[below], &format!("{path}{at}"), texts);
+            }
+        }
+        let is_free = schema.get("type").is_none() && schema.get("enum").is_none();
+        if schema["type"] == "string" || is_free {
+            texts.push(path.to_owned());
+        }
+    }
 
     #[test]
     fn a_literal_secret_is_masked_in_every_field() {

@@ -105,6 +105,8 @@ fn differences(running: &Node, new: &Node, path: &str, names: &mut Vec<String>) 
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+    use std::collections::BTreeSet;
+
     use tickfleet_model::policy::TEAM_TOOLS;
 
     use super::*;
@@ -128,6 +130,14 @@ mod tests {
         );
         assert_eq!(needs_restart(&running, &new), ["redis.url", "worker.slots", "log.format"]);
         assert!(needs_restart(&running, &running).is_empty());
+    }
+
+    #[test]
+    fn the_page_about_reloads_lists_the_live_settings() {
+        let page = include_str!("../../../docs/operate/reload.md");
+        let row = page.lines().find(|line| line.contains("`worker.tool_timeout`")).unwrap();
+        let listed: BTreeSet<&str> = row.split('`').skip(1).step_by(2).collect();
+        assert_eq!(listed, LIVE.iter().map(|live| live.trim_end_matches('.')).collect());
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The schemas for editors must list the words that the loader accepts.
+//! The schemas for editors and the pages must list the words that the loader accepts.
 
 use serde_json::Value;
 use tickfleet_model::Outcome;
 use tickfleet_model::limit::LimitKey;
 
+use crate::agents::HANDLERS;
 use crate::tools::AnswerMeaning;
 
 fn schema(file: &str) -> Value {
@@ -36,4 +37,21 @@ fn the_editor_schema_lists_all_limit_keys() {
     let keys = limits.pointer("/properties/limits/additionalProperties/properties/per/items/pattern").unwrap();
     let words = LimitKey::NAMED.map(|(word, _)| word).join("|");
     assert_eq!(keys.as_str(), Some(&*format!("^({words}|argument:/.*)$")));
+}
+
+#[test]
+fn the_tables_of_pages_list_all_http_outcomes_and_task_handlers() {
+    let rows = |page: &str, head: &str| -> Vec<String> {
+        let path = format!("{}/../../docs/build/{page}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, table) = text.split_once(head).unwrap();
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        rows.map(|row| row.split('`').nth(1).unwrap().to_owned()).collect()
+    };
+    assert_eq!(rows("tools-http.md", "| `outcome` | Meaning |"), AnswerMeaning::NAMED.map(|(word, _)| word));
+    let mut handlers = rows("delegate.md", "| Handler | Runs the task |");
+    handlers.sort();
+    let mut known = HANDLERS.map(|(kind, _)| kind);
+    known.sort_unstable();
+    assert_eq!(handlers, known);
 }

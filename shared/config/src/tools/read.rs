@@ -19,8 +19,8 @@ use crate::tools::{LOCAL_LEASE_MS_DEFAULT, LocalDef, ToolDef, ToolRunner, ToolRu
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Durability, Effect, limits};
 
-type ReadRunner = fn(&Cursor<'_>, &Arguments, Option<Effect>) -> Option<ToolRunner>;
-const RUNNERS: [(&str, ReadRunner); 3] = [
+pub(crate) type ReadRunner = fn(&Cursor<'_>, &Arguments, Option<Effect>) -> Option<ToolRunner>;
+pub(crate) const RUNNERS: [(&str, ReadRunner); 3] = [
     ("http", |c, arguments, effect| http::read(c, arguments, effect == Some(Effect::Once)).map(ToolRunner::Http)),
     ("shell", |c, arguments, _| shell::read(c, arguments).map(ToolRunner::Shell)),
     ("local", |c, _, _| Some(ToolRunner::Local(local(c)))),
