@@ -71,9 +71,9 @@ HTTP = fields(
     not_executed=described("Statuses that guarantee that the request had no effect. 429 always does.", items(number(400, 599))),
     result=described("JSON pointer to the output within the response body. If missing, the whole body.", POINTER),
     idempotency_header=described("Request header for the idempotency key of the call.", SOME_TEXT),
-    response_bytes_max=described("Largest response body, in bytes, up to 16 MiB.", number(1), default=1_048_576),
+    response_bytes_max=described("Largest response body, in bytes.", number(1, 16_777_216), default=1_048_576),
     allow_private=ALLOW_PRIVATE,
-    redirects_max=described("Redirects to follow, at most 10. Tools with `effect: once` follow none.", number(0), default=0),
+    redirects_max=described("Redirects to follow. Tools with `effect: once` follow none.", number(0, 10), default=0),
 )
 PATHS = items(
     fields(
@@ -102,8 +102,8 @@ SHELL = fields(
             file_bytes=described("Size of one file.", SIZE, default="64MiB"),
             workspace_bytes=described("Size of the workspace.", SIZE, default="256MiB"),
             output_bytes=described("Output that is kept, up to 1 MiB.", SIZE, default="256KiB"),
-            cpu_ms=described("CPU time in milliseconds.", number(1), default=20_000),
-            wall_ms=described("Wall-clock time in milliseconds.", number(1), default=25_000),
+            cpu_ms=described("CPU time in milliseconds.", number(1, 3_600_000), default=20_000),
+            wall_ms=described("Wall-clock time in milliseconds.", number(1, 3_600_000), default=25_000),
             processes=described("Processes and threads.", number(1, 10_000), default=64),
             open_files=described("Open files.", number(1, 100_000), default=256),
             workspace_files=described("Files in the workspace.", number(1, 10_000_000), default=10_000),
@@ -142,7 +142,7 @@ TOOL = fields(
         "Caching of a `read` tool's output.",
         fields(
             required=["ttl"],
-            ttl=described("Time that an output is reused for equal arguments.", duration("1s", "24h")),
+            ttl=described("Time that an output is reused for equal arguments.", duration("1s", "1d")),
             per=described("Who shares cached outputs: all agents of a tenant, or one agent.", word("tenant", "agent"), default="tenant"),
         ),
     ),
@@ -154,7 +154,7 @@ TOOL = fields(
             arguments=described("Arguments of the lookup: `$call`, `$idempotency_key`, JSON pointers into the call's arguments, or values.", mapping(ANYTHING)),
             happened=described("JSON pointer to true or false in the output of the lookup.", POINTER),
             output=described("JSON pointer to the value that becomes the call's output. If missing, the whole output.", POINTER),
-            tries=described("Lookups before the outcome stays unknown, at most 20.", number(1), default=5),
+            tries=described("Lookups before the outcome stays unknown.", number(1, 20), default=5),
             grace=described("Time that a request can still be in flight.", duration("1s", "1h"), default="60s"),
         ),
     ),
@@ -183,7 +183,7 @@ def modules(module, path, interpreter, default):
         interpreter=described(interpreter, SOME_TEXT, default=default),
         cwd=described("Working directory. If missing, the worker's own.", SOME_TEXT),
         processes=described("Interpreters.", number(1, 64), default=2),
-        concurrency=described("Calls that an interpreter runs at the same time, at most 256.", number(1), default=8),
+        concurrency=described("Calls that an interpreter runs at the same time.", number(1, 256), default=8),
         recycle_after_calls=described("Calls after which an interpreter is replaced.", number(1), default=10_000),
         memory_max=described("Resident memory at which an interpreter is replaced.", SIZE, default="512MiB"),
         start_timeout=described("Time limit to start an interpreter and import the modules.", DURATION, default="60s"),
@@ -289,7 +289,7 @@ FILES = {
                         roles=described(ROLES_OF_AGENT, WORDS),
                         capabilities=described("Capabilities of the agent. Tools can require some.", WORDS),
                         tool_versions=described("Version of a tool that the agent gets: `latest`, or a range such as `\"1\"`. If missing, the newest.", mapping(TEXT)),
-                        calls_per_tick=described("Calls per tick. Overrides `caps.max_calls_per_tick`.", number(1)),
+                        calls_per_tick=described("Calls per tick. Overrides `caps.max_calls_per_tick`.", number(1, 1_000)),
                         max_actions_per_day=described("Calls per day. Overrides `caps.max_actions_per_day`.", number(0, U32)),
                         task_handler=described(
                             f"Runs the tasks that are delegated to the agent: exactly one of {listed(HANDLERS, 'and')}. Without it, no task can be delegated.",
@@ -422,7 +422,7 @@ FILES = {
                                 max=described("Sum per window, with up to six decimal places.", AMOUNT),
                             ),
                         ),
-                        tokens=described("Model tokens per window, requests and responses together.", number(0)),
+                        tokens=described("Model tokens per window, requests and responses together.", number(0, 2**53)),
                         money=described("Model cost per window, in the currency of `models.yaml`.", AMOUNT),
                         every=described(
                             "Window: `tick`, `day`, `task`, or a duration from 1s to 31d. Required, except with `concurrent`.",
@@ -431,7 +431,7 @@ FILES = {
                         window=described("Where windows begin: `fixed`, at a time of each counter, or `rolling`, at any time. Only `max` and `sum` with a duration can be rolling.", word("fixed", "rolling"), default="fixed"),
                         on_reach=described("Action at the limit: wait for the next window or free slot, or reject with `limit_reached`.", word("wait", "reject"), default="wait"),
                         mode=described("`shadow` only counts the calls that the limit would stop.", word("enforce", "shadow"), default="enforce"),
-                        keys_max=described("Counters in one shard, at most 1,000,000. Further keys share one counter.", number(1), default=100_000),
+                        keys_max=described("Counters in one shard. Further keys share one counter.", number(1, 1_000_000), default=100_000),
                     )
                 ),
             ),

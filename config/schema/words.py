@@ -67,7 +67,7 @@ SECRETS = mapping(
 )
 APPROVAL = fields(
     by=described("Roles that can approve. If missing, every approver can.", WORDS),
-    quorum=described("Approvals that the call needs.", number(1), default=1),
+    quorum=described("Approvals that the call needs.", number(1, 16), default=1),
     expires=described("Time to decide. If missing, until the deadline of the turn.", DURATION),
     narrow=described("Arguments that an approver can change, as JSON pointers.", items({"type": "string", "pattern": "^/"}, minItems=1)),
 )
