@@ -10,7 +10,7 @@ mod checks;
 mod commands;
 mod failure;
 mod fleet;
-#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod global;
 mod output;

@@ -8,7 +8,7 @@ mod approval;
 mod digest;
 mod document;
 mod files;
-#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod limits;
 mod llm;

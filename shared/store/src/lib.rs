@@ -5,7 +5,7 @@
 mod clock;
 mod connection;
 mod decide;
-#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod incarnation;
 mod keys;

@@ -55,6 +55,7 @@ thread_local! {
 }
 
 /// Lets `parse` use the current stack. Call this function on the main thread, while most of its stack is free.
+#[cfg(feature = "fuzzing")]
 pub(crate) fn parse_here() {
     HAS_ROOM.set(true);
 }

@@ -1,6 +1,6 @@
 //! An HTTP tool, declared in `tools.yaml` and checked when the file is loaded.
 
-#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 
 use std::collections::BTreeMap;

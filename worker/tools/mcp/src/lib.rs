@@ -3,7 +3,7 @@
 mod child;
 mod definition;
 mod events;
-#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod http;
 mod lines;
