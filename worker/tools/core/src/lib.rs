@@ -9,6 +9,7 @@ mod environment;
 pub mod kind;
 mod lifecycle;
 pub mod percent;
+pub mod process_group;
 mod progress;
 pub mod registry;
 pub mod secrets;

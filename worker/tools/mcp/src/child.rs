@@ -4,25 +4,19 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use tickfleet_config::mcp::McpTransport;
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::task::JoinHandle;
+use tokio::process::{ChildStdin, ChildStdout, Command};
 
+use tickfleet_tools::process_group::ProcessGroup;
 use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 
 /// Closing the input asks a server to exit. After this time, the server is killed.
 const ENDS_IN: Duration = Duration::from_secs(2);
 const TERMINATES_IN: Duration = Duration::from_secs(1);
+
 /// Dropping this value kills the process. [`ServerProcess::end`] gives the process time to exit.
-pub(super) struct ServerProcess {
-    child: Child,
-    /// Includes all processes that the server started.
-    group: Option<Pid>,
-    listening: Option<JoinHandle<()>>,
-}
+pub(super) struct ServerProcess(ProcessGroup);
 
 /// The server's environment contains only `PATH` and the configured variables.
 pub(super) fn start(
@@ -36,73 +30,34 @@ pub(super) fn start(
         return Err("it is not a child process".to_owned());
     };
     let mut starting = Command::new(command);
-    starting.args(args).env_clear().process_group(0).kill_on_drop(true);
-    starting.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    starting.args(args).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
     starting.envs(environment.get("PATH").map(|path| ("PATH", path)));
     starting.envs(env.iter().map(|(name, template)| (name, secrets.fill(template))));
-    if let Some(folder) = cwd {
-        starting.current_dir(folder);
-    }
-    let mut child = starting.spawn().map_err(|error| match cwd {
-        Some(folder) => format!("'{command}' could not be started in '{folder}' ({error})"),
-        None => format!("'{command}' could not be started ({error})"),
-    })?;
-    let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+    let log =
+        |error| standard_error::log("an MCP server", name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail));
+    let mut process = ProcessGroup::spawn(&mut starting, command, cwd.as_deref(), log)?;
+    let (Some(input), Some(output)) = process.take_pipes() else {
         return Err(format!("'{command}' has no standard input or output"));
     };
-    let stderr = child.stderr.take();
-    let listening = stderr.map(|error| {
-        tokio::spawn(standard_error::log(
-            "an MCP server",
-            name.to_owned(),
-            error,
-            Arc::clone(secrets),
-            Arc::clone(tail),
-        ))
-    });
-    Ok((ServerProcess { child, group, listening }, output, input))
+    Ok((ServerProcess(process), output, input))
 }
 
 impl ServerProcess {
     /// Call this after the server's input was closed. Kills the whole process group, even if the server has exited.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
-        let mut status = self.ended_within(ENDS_IN).await;
+        let process = &mut self.0;
+        let mut status = process.ended_within(ENDS_IN).await;
         if status.is_none() {
-            self.signal(Signal::SIGTERM);
-            status = self.ended_within(TERMINATES_IN).await;
+            process.terminate();
+            status = process.ended_within(TERMINATES_IN).await;
         }
         // Processes that the server started may still run, so the group is killed.
-        self.signal(Signal::SIGKILL);
+        process.kill();
         if status.is_none() {
-            status = self.ended_within(TERMINATES_IN).await;
+            status = process.ended_within(TERMINATES_IN).await;
         }
-        // The wait for the last output is bounded, because another process may keep the pipe open.
-        if let Some(listening) = self.listening.take() {
-            let _ = tokio::time::timeout(TERMINATES_IN, listening).await;
-        }
+        process.log_ended_within(TERMINATES_IN).await;
         status
-    }
-
-    async fn ended_within(&mut self, wait: Duration) -> Option<ExitStatus> {
-        tokio::time::timeout(wait, self.child.wait()).await.ok()?.ok()
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group {
-            // `killpg` fails only if the group no longer exists, and then nothing is left to kill.
-            let _ = killpg(group, signal);
-        }
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        // `kill_on_drop` kills only the server itself. After its exit, the kernel may reuse the group id, so the group
-        // is not signaled then.
-        if self.child.id().is_some() {
-            self.signal(Signal::SIGKILL);
-        }
     }
 }
 
@@ -112,6 +67,7 @@ mod tests {
 
     use std::collections::BTreeMap;
 
+    use nix::unistd::Pid;
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
     use super::*;

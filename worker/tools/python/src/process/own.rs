@@ -9,14 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use tickfleet_config::{ModulesDef, ToolRuntime};
+use tickfleet_tools::process_group::ProcessGroup;
 use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
+use tokio::process::Command;
 
 use super::leftovers;
 use crate::runtime::{self, SocketAt};
@@ -27,10 +25,8 @@ pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// [`OwnProcess::end`] also kills processes that have left the process group. Dropping this value does not.
 pub(crate) struct OwnProcess {
-    child: Child,
-    group: Option<Pid>,
+    group: ProcessGroup,
     mark: String,
-    listening: Option<JoinHandle<()>>,
 }
 
 pub(super) fn start(
@@ -50,29 +46,14 @@ pub(super) fn start(
     let (program, arguments) = argv.split_first().ok_or("the command is empty")?;
     let mut starting = Command::new(program);
     starting.args(arguments);
-    starting.env_clear().process_group(0).kill_on_drop(true);
-    starting.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
+    starting.env_clear().stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
     starting.envs(variables(def, secrets, environment)).env(leftovers::MARK, &mark);
-    if let Some(folder) = &def.cwd {
-        starting.current_dir(folder);
-    }
-    let mut child = starting.spawn().map_err(|error| match &def.cwd {
-        Some(folder) => format!("'{}' could not be started in '{folder}' ({error})", def.interpreter),
-        None => format!("'{}' could not be started ({error})", def.interpreter),
-    })?;
-    let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    let stderr = child.stderr.take();
-    let listen = |error| {
-        standard_error::log(
-            runtime::process(def.runtime),
-            name.to_owned(),
-            error,
-            Arc::clone(secrets),
-            Arc::clone(tail),
-        )
+    let log = |error| {
+        let what = runtime::process(def.runtime);
+        standard_error::log(what, name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail))
     };
-    let listening = stderr.map(|error| tokio::spawn(listen(error)));
-    Ok((OwnProcess { child, group, mark, listening }, ours))
+    let group = ProcessGroup::spawn(&mut starting, &def.interpreter, def.cwd.as_deref(), log)?;
+    Ok((OwnProcess { group, mark }, ours))
 }
 
 fn command(def: &ModulesDef, environment: &Environment) -> Result<Vec<String>, String> {
@@ -113,45 +94,25 @@ fn mark() -> String {
 
 impl OwnProcess {
     pub(super) fn id(&self) -> Option<u32> {
-        self.child.id()
+        self.group.id()
     }
 
     /// Call this after the host's socket was closed. Also kills the processes that the host has started.
-    pub(super) async fn end(mut self) -> Option<ExitStatus> {
-        let mut status = self.ended_within(ENDS_IN).await;
-        self.kill();
+    pub(super) async fn end(self) -> Option<ExitStatus> {
+        let Self { mut group, mark } = self;
+        let mut status = group.ended_within(ENDS_IN).await;
+        group.kill();
         if status.is_none() {
-            status = self.ended_within(KILL_TIMEOUT).await;
+            status = group.ended_within(KILL_TIMEOUT).await;
         }
-        let mark = std::mem::take(&mut self.mark);
         // An error means that the runtime is stopping, and then the worker's process exits too.
         let _ = tokio::task::spawn_blocking(move || leftovers::end(&mark)).await;
-        // The wait for the last output is bounded, because another process may keep the pipe open.
-        if let Some(listening) = self.listening.take() {
-            let _ = tokio::time::timeout(KILL_TIMEOUT, listening).await;
-        }
+        group.log_ended_within(KILL_TIMEOUT).await;
         status
     }
 
     /// Kills the interpreter's process group. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
-        if let Some(group) = self.group {
-            // `killpg` fails only if the group no longer exists, and then nothing is left to kill.
-            let _ = killpg(group, Signal::SIGKILL);
-        }
-    }
-
-    async fn ended_within(&mut self, wait: Duration) -> Option<ExitStatus> {
-        tokio::time::timeout(wait, self.child.wait()).await.ok()?.ok()
-    }
-}
-
-impl Drop for OwnProcess {
-    fn drop(&mut self) {
-        // `kill_on_drop` kills only the interpreter itself. After its exit, the kernel may reuse the group id, so the
-        // group is not signaled then.
-        if self.child.id().is_some() {
-            self.kill();
-        }
+        self.group.kill();
     }
 }
