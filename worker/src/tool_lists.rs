@@ -1,11 +1,11 @@
 //! The tools that each agent may call, written to Redis for readers in any language. The lists only inform.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use tickfleet_model::hex;
 use tickfleet_model::{AgentId, TenantId, ToolSpec, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_protocol::shared_list;
@@ -151,15 +151,7 @@ impl SharedLists {
 fn list(specs: &[&ToolSpec]) -> ToolList {
     let mut hash = Sha256::new();
     specs.iter().for_each(|spec| hash.update(serde_json::to_string(spec).unwrap_or_default()));
-    ToolList { digest: hex(hash), json: shared_list(specs).into() }
-}
-
-fn hex(hash: Sha256) -> String {
-    hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    ToolList { digest: hex(&hash.finalize()[..16]), json: shared_list(specs).into() }
 }
 
 fn fingerprint(config: &WorkerConfig) -> String {
@@ -172,7 +164,7 @@ fn fingerprint(config: &WorkerConfig) -> String {
     for tool in config.registry.iter() {
         hash.update(serde_json::to_string(&tool.spec).unwrap_or_default());
     }
-    hex(hash)
+    hex(&hash.finalize()[..16])
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Conversations with an agent: a message becomes a task, and the task's events are streamed.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::Json;
@@ -14,6 +13,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::session::SessionExchange;
 use tickfleet_client::{Exchange, Session, SessionId};
+use tickfleet_model::hex;
 use tickfleet_model::{AgentId, Context};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -112,7 +112,5 @@ async fn next(exchange: Option<Exchange>) -> Option<(axum::response::sse::Event,
 fn new_session() -> Result<SessionId, Problem> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Problem::no_randomness())?;
-    let mut id = String::from("s-");
-    bytes.iter().for_each(|byte| _ = write!(id, "{byte:02x}"));
-    SessionId::new(id).map_err(|error| Problem::invalid(error.to_string()))
+    SessionId::new(format!("s-{}", hex(&bytes))).map_err(|error| Problem::invalid(error.to_string()))
 }

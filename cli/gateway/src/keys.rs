@@ -1,7 +1,6 @@
 //! API keys: a file of rows, each with the hash of a key and its permissions.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use chrono::{DateTime, Utc};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tickfleet_model::hex;
 use tokio_util::sync::CancellationToken;
 
 use crate::verbs::{CredentialKind, Grant, Rate, TenantScope, Verb};
@@ -150,10 +150,7 @@ fn check(row: &KeyRow) -> Result<(), String> {
 }
 
 fn hash(secret: &str) -> String {
-    Sha256::digest(secret.as_bytes()).iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(&Sha256::digest(secret.as_bytes()))
 }
 
 /// If a reload fails, the previous keys stay valid.

@@ -1,10 +1,11 @@
 //! The digest of a policy. Two processes with equal digests make equal decisions.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use tickfleet_model::hex;
 
 use crate::document::canonical::{write_canonical, write_name};
 use tickfleet_model::policy::Policy;
@@ -46,10 +47,7 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
         hash.update(",");
     }
     hash.update("}");
-    hash.finalize().iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hex(&hash.finalize())
 }
 
 fn one(value: impl Serialize) -> String {

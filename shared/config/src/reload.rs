@@ -1,9 +1,9 @@
 //! Detects changes of the configuration folder.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use tickfleet_model::hex;
 
 use super::{ConfigErrors, Configuration, Sources, load};
 use crate::document::tree::{Entry, Node, join};
@@ -35,10 +35,7 @@ pub fn fingerprint(dir: &Path) -> String {
             hash.update(part);
         }
     }
-    hash.finalize().iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hex(&hash.finalize())
 }
 
 fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {

@@ -78,7 +78,9 @@ fn part(hash: &mut Sha256, text: Option<&str>) {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Two lower-case digits for each byte.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     // Formatting each byte would take six times as long, and every call is hashed.
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |half: u8| char::from(DIGITS[usize::from(half)]);

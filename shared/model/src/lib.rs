@@ -26,7 +26,7 @@ pub mod turn;
 
 pub use admission::{AdmissionNote, DebitNote, DebitNotes, PermitsNote, WaitCause, WaitNote};
 pub use approval::{ApprovalBinding, ApprovalDemand, ApprovalReason};
-pub use digest::{content_digest, idempotency_key, task_digest};
+pub use digest::{content_digest, hex, idempotency_key, task_digest};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, SessionName, TaskId, TenantId, TurnId};
 pub use limit::Limit;
 pub use local::{Conclusion, FailureKind};

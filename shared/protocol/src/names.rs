@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
+use tickfleet_model::hex;
 
 /// The permitted characters are letters, digits, `_`, and the bytes in `also`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +166,7 @@ fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());
     hash.update(salt.to_be_bytes());
-    let digest: String = hash.finalize().iter().take(DIGEST_DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&hash.finalize()[..DIGEST_DIGITS / 2]);
     let start = super::json::prefix(wire, bytes_max - DIGEST_DIGITS - 1);
     format!("{start}-{digest}")
 }

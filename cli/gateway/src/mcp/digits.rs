@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::IgnoredAny;
+use tickfleet_model::hex;
 use tickfleet_model::redaction::string_end;
 
 /// A fraction with at most this many digits is always exact.
@@ -17,7 +18,7 @@ fn mark() -> &'static str {
         let mut bytes = [0_u8; 16];
         // Without random bytes, senders could guess the mark. Their texts would become numbers, which is harmless.
         let _ = SystemRandom::new().fill(&mut bytes);
-        bytes.iter().fold("tickfleet-number-".to_owned(), |mark, byte| format!("{mark}{byte:02x}"))
+        format!("tickfleet-number-{}", hex(&bytes))
     })
 }
 

@@ -5,6 +5,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use ring::rand::{SecureRandom as _, SystemRandom};
+use tickfleet_model::hex;
 use tickfleet_protocol::trace_id;
 use tokio::time::Instant;
 
@@ -48,7 +49,7 @@ fn random_id() -> String {
     let mut bytes = [0_u8; 16];
     // Without random numbers, all requests share one id, which only affects the log.
     let _ = SystemRandom::new().fill(&mut bytes);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&bytes)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
+use tickfleet_model::hex;
 
 use crate::document::canonical::write_canonical;
 use crate::document::errors::Errors;
@@ -101,10 +102,7 @@ impl McpDefinition {
             write_canonical(value, &mut text);
             text.push('\n');
         });
-        Sha256::digest(text.as_bytes()).iter().fold("sha256:".to_owned(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+        format!("sha256:{}", hex(&Sha256::digest(text.as_bytes())))
     }
 
     #[must_use]

@@ -1,9 +1,9 @@
 //! A tenant's knowledge base: documents, their passages, and the memories of agents.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use crate::hex;
 
 /// Hexadecimal characters of the ID of a document or memory.
 const ID_CHARS: usize = 32;
@@ -74,11 +74,7 @@ pub fn digest(parts: &[&str]) -> String {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
-    hash.finalize()[..ID_CHARS / 2].iter().fold(String::with_capacity(ID_CHARS), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(&hash.finalize()[..ID_CHARS / 2])
 }
 
 #[cfg(test)]

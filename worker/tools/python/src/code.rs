@@ -1,11 +1,11 @@
 //! A fingerprint of the code of modules. A change of the code counts as a change of the configuration.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 use tickfleet_config::{ModulesDef, ToolRuntime};
+use tickfleet_model::hex;
 
 use crate::runtime;
 
@@ -28,11 +28,7 @@ pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a ModulesDef>) -> S
         hash.update([0]);
         hash.update(state);
     }
-    hash.finalize().iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hex(&hash.finalize())
 }
 
 fn look(runtime: ToolRuntime, folder: &Path, depth: usize, found: &mut BTreeMap<Vec<u8>, Vec<u8>>) {

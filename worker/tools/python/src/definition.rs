@@ -1,7 +1,7 @@
 //! The definition that a function declares, and the tool made from it.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tickfleet_config::default_id;
 use tickfleet_model::approval::is_approver_word;
+use tickfleet_model::hex;
 use tickfleet_model::tool::{
     RECONCILE_GRACE_MS_DEFAULT, RECONCILE_GRACE_MS_MAX, RECONCILE_TRIES_DEFAULT, RECONCILE_TRIES_MAX, ReadCache,
     Reconcile, ReconcileArgument,
@@ -169,11 +170,7 @@ impl Lookup {
 pub(crate) fn digest(tools: &[Definition]) -> String {
     // Maps of strings and numbers can always be serialized.
     let text = serde_json::to_vec(tools).unwrap_or_default();
-    Sha256::digest(text).iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hex(&Sha256::digest(text))
 }
 
 #[cfg(test)]

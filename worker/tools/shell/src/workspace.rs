@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
+use tickfleet_model::hex;
 use tickfleet_sandbox::removal;
 use tickfleet_tools::CallContext;
 use tokio::time::Instant;
@@ -62,7 +63,7 @@ impl Workspaces {
     fn get(&self, name: &[&str]) -> io::Result<Workspace> {
         // Names of tenants and tasks can be long and can contain any characters, so the folder is named by a digest.
         let digest = Sha256::digest(name.join("\0").as_bytes());
-        let key: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let key = hex(&digest[..16]);
         let number = u32::from_be_bytes([digest[28], digest[29], digest[30], digest[31]]);
         let owner = geteuid().is_root().then_some(FIRST_USER + number % USERS);
         self.make_root()?;

@@ -12,6 +12,7 @@ use tickfleet_config::mcp::{McpServerDef, McpTransport};
 use tickfleet_config::tools::SecretRef;
 use tickfleet_config::{Environment, MCP_LOCK_FILE, McpFile, McpPins, Sources};
 use tickfleet_engine::delegation::TASK_TOOL;
+use tickfleet_model::hex;
 use tickfleet_model::limit::fits;
 use tickfleet_model::policy::{META_TOOLS, TEAM_TOOLS};
 use tickfleet_model::{Redactor, suggest};
@@ -193,7 +194,7 @@ fn name(args: &Wrap, global: &Global) -> Result<String, Failure> {
     let server = args.url.iter().chain(&args.command).chain(folder.iter().filter(|_| args.command.is_empty()));
     let server: Vec<&str> = server.map(String::as_str).collect();
     let hash = digest(&SHA256, server.join("\0").as_bytes());
-    let hash: String = hash.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex(hash.as_ref().get(..4).unwrap_or_default());
     let kind = kind.chars().filter(char::is_ascii_alphanumeric).take(20).collect::<String>().to_ascii_lowercase();
     Ok(format!("{kind}-{hash}"))
 }

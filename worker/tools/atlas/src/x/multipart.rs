@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
+use tickfleet_model::hex;
 
 /// Returns the body and its content type. The fields must be constants, because they are not escaped.
 pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
@@ -23,5 +24,5 @@ pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
 
 /// No one can make a file that contains its own digest, so the boundary does not occur in the file.
 fn boundary(file: &[u8]) -> String {
-    Sha256::digest(file).iter().take(16).fold("tickfleet-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    format!("tickfleet-{}", hex(&Sha256::digest(file)[..16]))
 }

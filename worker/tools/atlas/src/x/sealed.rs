@@ -6,6 +6,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tickfleet_model::hex;
 
 const SEALED_BYTES_MAX: usize = 32 * 1024;
 
@@ -38,7 +39,7 @@ impl Seal {
         };
         let key = UnboundKey::new(&CHACHA20_POLY1305, &hash("tickfleet grant key"));
         let key = LessSafeKey::new(key.map_err(|_| "no key for the grants of X")?);
-        let id: String = hash("tickfleet grant name").iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let id = hex(&hash("tickfleet grant name")[..16]);
         Ok(Self { key, id })
     }
 
