@@ -37,7 +37,7 @@ async def decide(approval: str, verb: str = "approve") -> None:
 
 async def decide_all(verb: str = "approve") -> None:
     """Decides every call that waits, for runs that are not interrupted."""
-    for approval in json.loads(await tickfleet("approvals", "list", "--json")):
+    for approval in json.loads(await tickfleet("approvals", "list", "--json"))["items"]:
         await decide(f"bank:{approval['id']}", verb)
 
 
@@ -191,7 +191,7 @@ async def langgraph_waits(fleet: AsyncFleet) -> None:
 async def waiting(calls: int) -> None:
     """Waits until `calls` calls wait for an approval."""
     deadline = time.monotonic() + 20
-    while len(json.loads(await tickfleet("approvals", "list", "--json"))) < calls:
+    while len(json.loads(await tickfleet("approvals", "list", "--json"))["items"]) < calls:
         assert time.monotonic() < deadline
 
 

@@ -288,7 +288,7 @@ async function stops(page, fleet) {
   const hand = new Hands(page, fleet);
   const json = (value, status = 200) => ({ status, contentType: "application/json", body: JSON.stringify(value) });
   const letter = (id) => ({ id, kind: "letter", tenant: "demo", agent: "kelly", cause: "transient", at_ms: 1 });
-  await page.route(/\/v1\/operate\/dead\?/, (route) => route.fulfill(json({ dead: [letter("letter-1"), letter("letter-2")], read: 2, next: "on", now_ms: 2 })));
+  await page.route(/\/v1\/operate\/dead\?/, (route) => route.fulfill(json({ items: [letter("letter-1"), letter("letter-2")], next: "on", now_ms: 2 })));
   const replays = [];
   let came;
   await page.route(/\/v1\/operate\/dead\/replay$/, (route) => { replays.push(route); came?.(); });

@@ -84,7 +84,7 @@ export class TestFleet {
   async #decide(timeoutMs: number, verb: string, ...options: string[]): Promise<void> {
     const end = performance.now() + timeoutMs;
     for (;;) {
-      const waiting: { tenant: string; id: string }[] = JSON.parse(await this.command("approvals", "list", "--json"));
+      const { items: waiting }: { items: { tenant: string; id: string }[] } = JSON.parse(await this.command("approvals", "list", "--json"));
       for (const { tenant, id } of waiting) await this.command("approvals", verb, `${tenant}:${id}`, ...options);
       if (waiting.length > 0) return;
       if (performance.now() > end) throw new Error(`no call waits for approval after ${timeoutMs} ms`);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use serde_json::Value;
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::{Operation, Parameter};
 use utoipa::openapi::security::{Http, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
@@ -34,10 +34,11 @@ impl Modify for SecuritySchemes {
 }
 
 #[allow(clippy::type_complexity, reason = "a table")]
-const COMMON: [(&str, &str, fn(&Operation) -> bool); 6] = [
+const COMMON: [(&str, &str, fn(&Operation) -> bool); 7] = [
     ("400", "Invalid name, parameter or body, or a missing reason", takes_input),
     ("401", "Missing or invalid API key or token", |_| true),
     ("403", "The key lacks the permission", |_| true),
+    ("404", "No match, and a name in the filter does not exist", filters_by_name),
     ("413", "The body is too large", |operation| operation.request_body.is_some()),
     (
         "429",
@@ -49,6 +50,14 @@ const COMMON: [(&str, &str, fn(&Operation) -> bool); 6] = [
 
 fn takes_input(operation: &Operation) -> bool {
     operation.request_body.is_some() || operation.parameters.iter().flatten().next().is_some()
+}
+
+fn filters_by_name(operation: &Operation) -> bool {
+    let is_name = |parameter: &RefOr<Parameter>| match parameter {
+        RefOr::T(parameter) => matches!(parameter.name.as_str(), "tenant" | "tool"),
+        RefOr::Ref(_) => false,
+    };
+    operation.parameters.iter().flatten().any(is_name)
 }
 
 /// Adds the common error responses to operations. If an operation describes a status itself, its description stays.

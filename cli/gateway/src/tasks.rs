@@ -8,10 +8,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{
-    CancelledTask, TaskCursor, TaskDetails, TaskFilter, TaskState, TaskSummary, task_page_of,
-};
-use tickfleet_client::{ReplyStatus, UndecidedTurn};
+use tickfleet_client::tasks::{CancelledTask, TaskDetails, TaskFilter, TaskState, TaskSummary, task_page_of};
+use tickfleet_client::{Cursor, ReplyStatus, UndecidedTurn};
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
 use utoipa::{IntoParams, ToSchema};
@@ -26,8 +24,8 @@ use crate::owners::{RecordOwner, may_act_on, record_owner};
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::streams::{OpenStream, StreamRequester};
 use crate::turns::{
-    CancelReason, WaitQuery, bounded, chosen_id, named_turn, optional, parse_cursor, query, read_body, reason,
-    reply_response, reserve_wait, trace,
+    CancelReason, WaitQuery, bounded, chosen_id, named_turn, optional, query, read_body, reason, reply_response,
+    reserve_wait, trace,
 };
 use crate::verbs::Verb;
 use crate::waiting::TurnLookup;
@@ -69,7 +67,8 @@ pub(crate) struct TasksQuery {
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
     /// Position of the next page: the header `tickfleet-next` of the previous one.
-    from: Option<String>,
+    #[param(value_type = Option<String>)]
+    from: Option<Cursor>,
 }
 
 /// Delegate a task to an agent.
@@ -145,10 +144,9 @@ pub(crate) async fn list(
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
         ..TaskFilter::default()
     };
-    let from: Option<TaskCursor> = parse_cursor(filters.from)?;
     let tenants = BTreeSet::from([caller.tenant().clone()]);
     let sees = |agent: Option<&str>| caller.can_read_agent(agent);
-    let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
+    let page = task_page_of(&shared.client, &tenants, &filter, filters.from.as_ref(), &sees).await?;
     let mut headers = HeaderMap::new();
     // The list contains the task of the position anyway, so the position reveals nothing.
     if let Some(next) = page.next.and_then(|next| HeaderValue::from_str(&next.to_string()).ok()) {
@@ -157,7 +155,7 @@ pub(crate) async fn list(
     if page.list_restarted {
         headers.insert(LIST_RESTARTED, HeaderValue::from_static("true"));
     }
-    Ok((headers, Json(page.tasks)))
+    Ok((headers, Json(page.items)))
 }
 
 /// Return the history of a task: steps, calls, waits and subtasks.

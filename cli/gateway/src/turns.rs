@@ -239,10 +239,6 @@ pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<Strin
     Ok(verbs::optional(name, text.as_deref())?)
 }
 
-pub(crate) fn parse_cursor<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
-    text.map(|text| text.parse()).transpose().map_err(|error: String| Problem::invalid(format!("from: {error}")))
-}
-
 pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
     let found = found.unwrap_or(default);
     if (1..=max).contains(&found) {

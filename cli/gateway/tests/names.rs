@@ -363,7 +363,7 @@ async fn a_name_outside_the_keys_scope_is_rejected_in_every_field() {
             .to_string();
     fleet.xadd("turns", "turn", junk.as_bytes()).await;
     fleet.until("it is put aside", async |fleet| fleet.ask::<u64>("XLEN", "dead", &[]).await == 1).await;
-    let letter = front.ask(&bolt, "GET", "/v1/operate/dead", &Value::Null).await.json()["dead"][0]["id"].clone();
+    let letter = front.ask(&bolt, "GET", "/v1/operate/dead", &Value::Null).await.json()["items"][0]["id"].clone();
 
     let frans = TurnName::parse("acme:frans-task").unwrap();
     fleet.until("her task is under way", async |fleet| fleet.store.task_grant(&frans).await.unwrap().is_some()).await;

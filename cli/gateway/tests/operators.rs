@@ -46,7 +46,7 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
         let began = Instant::now();
         loop {
             let page = get(&viewer, "").await;
-            let found = page["approvals"].as_array().unwrap().iter().find(|one| one["call"] == format!("{turn}/0"));
+            let found = page["items"].as_array().unwrap().iter().find(|one| one["call"] == format!("{turn}/0"));
             if let Some(found) = found {
                 return found.clone();
             }
@@ -182,7 +182,7 @@ async fn turns_are_listed_by_the_cap_that_they_wait_for() {
     let turn = fleet.submit(&vec![("echo", json!({"text": "hello"})); 21]).await;
     let began = Instant::now();
     let waiting = loop {
-        let found = get("max_calls_per_tick").await.json()["turns"].clone();
+        let found = get("max_calls_per_tick").await.json()["items"].clone();
         if found != json!([]) {
             break found;
         }
@@ -191,7 +191,7 @@ async fn turns_are_listed_by_the_cap_that_they_wait_for() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     assert_eq!((&waiting[0]["id"], &waiting[0]["state"]), (&json!(turn), &json!("throttled")));
-    assert_eq!(get("max_actions_per_day").await.json()["turns"], json!([]));
+    assert_eq!(get("max_actions_per_day").await.json()["items"], json!([]));
     let unknown = get("max_calls_per_tik").await;
     assert_eq!(unknown.status, 404);
     let message = unknown.json()["error"]["message"].as_str().unwrap().to_owned();
@@ -231,7 +231,7 @@ async fn a_worker_shows_its_running_calls_and_their_start_times() {
     assert!((before_ms..=now_ms).contains(&call["since_ms"].as_i64().unwrap()), "{call} at {now_ms}");
     for (range, found) in [(format!("from_ms={before_ms}"), 1), (format!("until_ms={before_ms}"), 0)] {
         let seen = get(&format!("turns?{range}")).await.json();
-        assert_eq!(seen["turns"].as_array().unwrap().len(), found, "{range}: {seen}");
+        assert_eq!(seen["items"].as_array().unwrap().len(), found, "{range}: {seen}");
     }
     let scans = async || {
         let mut connection = fleet.server.connection().await;
@@ -241,7 +241,7 @@ async fn a_worker_shows_its_running_calls_and_their_start_times() {
     let before = scans().await;
     for (filter, found, is_scanned) in [("limit=9", 1, false), ("limit=9&tool=echo", 0, false), ("limit=1", 1, true)] {
         let seen = get(&format!("turns?in_workers=true&{filter}")).await.json();
-        let turns = seen["turns"].as_array().unwrap();
+        let turns = seen["items"].as_array().unwrap();
         assert_eq!(turns.len(), found, "{filter}: {seen}");
         assert!(turns.iter().all(|one| one["id"] == turn && one["state"] == "running"), "{filter}: {seen}");
         assert_eq!(scans().await != before, is_scanned, "{filter}");

@@ -61,7 +61,7 @@ class TestFleet:
 
     def _decide(self, timeout: float, verb: str, *options: str) -> None:
         ends = time.monotonic() + timeout
-        while not (waiting := json.loads(self.command("approvals", "list", "--json"))):
+        while not (waiting := json.loads(self.command("approvals", "list", "--json"))["items"]):
             if time.monotonic() > ends:
                 raise TimeoutError(f"no call waits for approval after {timeout:g} s")
             time.sleep(0.05)

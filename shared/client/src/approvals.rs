@@ -18,7 +18,7 @@ use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{AuditAction, AuditValue, Operator, OperatorAct};
 use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
 
-use crate::{Client, position};
+use crate::{Client, Cursor, Page, VerbError};
 
 const TENANTS_TOGETHER: usize = 64;
 /// Maximum number of approvals of one tenant in a list.
@@ -220,48 +220,34 @@ pub struct ApprovalFilter {
     pub limit: usize,
 }
 
-/// A position in a list of approvals. The next page starts after it.
+/// The next page starts after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ApprovalCursor {
+struct ApprovalPosition {
     until_ms: i64,
     tenant: TenantId,
     id: String,
 }
 
-impl ApprovalCursor {
+impl ApprovalPosition {
     fn of(approval: &Approval) -> Self {
         Self { until_ms: approval.until_ms, tenant: approval.tenant.clone(), id: approval.id.clone() }
     }
 }
 
-impl fmt::Display for ApprovalCursor {
+impl fmt::Display for ApprovalPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.until_ms, self.tenant, self.id)
     }
 }
 
-impl FromStr for ApprovalCursor {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let read = || {
-            let mut parts = text.splitn(3, ':');
-            let until = parts.next()?;
-            let tenant = parts.next()?;
-            let id = parts.next()?;
-            Some(Self { until_ms: until.parse().ok()?, tenant: TenantId::new(tenant).ok()?, id: id.to_owned() })
-        };
-        read().ok_or_else(|| "expected a position printed by a list, such as 1764130000000:demo:apr-3f2a".to_owned())
+impl FromStr for ApprovalPosition {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (until, name) = text.split_once(':').ok_or(())?;
+        let (tenant, id) = name.split_once(':').ok_or(())?;
+        let until_ms = until.parse().map_err(drop)?;
+        Ok(Self { until_ms, tenant: TenantId::new(tenant).map_err(drop)?, id: id.to_owned() })
     }
-}
-
-/// A page of approvals.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct ApprovalPage {
-    /// Approvals of all requested tenants, the earliest deadline first.
-    pub approvals: Vec<Approval>,
-    /// The position of the next page. `None` at the end.
-    #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
-    pub next: Option<ApprovalCursor>,
 }
 
 /// Lists the waiting approvals of `tenants`, the earliest deadline first. The page size bounds the memory use.
@@ -269,24 +255,28 @@ pub async fn approval_page(
     client: &Client,
     tenants: &[TenantId],
     filter: &ApprovalFilter,
-    from: Option<&ApprovalCursor>,
-) -> Result<ApprovalPage, StoreError> {
-    let mut page = ApprovalPage::default();
+    from: Option<&Cursor>,
+) -> Result<Page<Approval>, VerbError> {
+    let from: Option<ApprovalPosition> = Cursor::read(from)?;
+    let mut page = Page::new(client.now_ms().await?);
+    let mut next = None;
     for some in tenants.chunks(TENANTS_TOGETHER) {
-        for (found, end) in try_join_all(some.iter().map(|tenant| of_tenant(client, tenant, filter, from))).await? {
-            page.approvals.extend(found);
-            page.next = [page.next.take(), end].into_iter().flatten().min();
+        let read = some.iter().map(|tenant| of_tenant(client, tenant, filter, from.as_ref()));
+        for (found, end) in try_join_all(read).await? {
+            page.items.extend(found);
+            next = [next.take(), end].into_iter().flatten().min();
         }
-        page.approvals.sort_by_cached_key(ApprovalCursor::of);
+        page.items.sort_by_cached_key(ApprovalPosition::of);
         // Reading stopped for a tenant at this position, so later approvals belong to the next page.
-        if let Some(end) = &page.next {
-            page.approvals.retain(|approval| ApprovalCursor::of(approval) <= *end);
+        if let Some(end) = &next {
+            page.items.retain(|approval| ApprovalPosition::of(approval) <= *end);
         }
-        if page.approvals.len() > filter.limit {
-            page.approvals.truncate(filter.limit);
-            page.next = page.approvals.last().map(ApprovalCursor::of);
+        if page.items.len() > filter.limit {
+            page.items.truncate(filter.limit);
+            next = page.items.last().map(ApprovalPosition::of);
         }
     }
+    page.next = next.as_ref().map(Cursor::of);
     Ok(page)
 }
 
@@ -295,8 +285,8 @@ async fn of_tenant(
     client: &Client,
     tenant: &TenantId,
     filter: &ApprovalFilter,
-    from: Option<&ApprovalCursor>,
-) -> Result<(Vec<Approval>, Option<ApprovalCursor>), StoreError> {
+    from: Option<&ApprovalPosition>,
+) -> Result<(Vec<Approval>, Option<ApprovalPosition>), StoreError> {
     let store = client.store(tenant);
     let mut before_ms = i64::MAX;
     if let Some(least) = filter.older_than {
@@ -315,7 +305,7 @@ async fn of_tenant(
         skip += APPROVALS_LISTED_MAX;
         let mut end = None;
         for approval in found_now.into_iter().map(|view| Approval::of(tenant, view)) {
-            let at = ApprovalCursor::of(&approval);
+            let at = ApprovalPosition::of(&approval);
             if from.is_none_or(|from| at > *from) && takes(&approval) {
                 found.push(approval);
             }
@@ -363,9 +353,9 @@ pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingAppr
 
 /// Returns the IDs of waiting approvals that are most similar to `id`. Compares only the [`APPROVALS_LISTED_MAX`]
 /// approvals with the earliest deadlines.
-pub async fn nearest_approvals(client: &Client, tenants: &[TenantId], id: &str) -> Result<Vec<String>, StoreError> {
+pub async fn nearest_approvals(client: &Client, tenants: &[TenantId], id: &str) -> Result<Vec<String>, VerbError> {
     let filter = ApprovalFilter { limit: APPROVALS_LISTED_MAX, ..ApprovalFilter::default() };
-    let waiting = approval_page(client, tenants, &filter, None).await?.approvals;
+    let waiting = approval_page(client, tenants, &filter, None).await?.items;
     Ok(nearest(id, waiting.iter().map(|approval| approval.id.as_str())).into_iter().map(str::to_owned).collect())
 }
 

@@ -37,6 +37,7 @@ pub mod history;
 pub mod inner;
 mod model_use;
 pub mod operate;
+mod page;
 mod replies;
 pub mod rules;
 pub mod session;
@@ -49,13 +50,12 @@ pub mod verbs;
 pub mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use serde::Serializer;
 
 pub use approvals::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
+pub use page::{Cursor, Page};
 pub use replies::{PendingApproval, RecordedReply, Replies, Reply, ReplyStatus};
 pub use session::{Exchange, InvalidSessionId, Session, SessionError, SessionId};
 pub use tasks::{TaskEvent, TaskProgress, TaskWatcher};
@@ -63,20 +63,12 @@ pub use tickfleet_model as model;
 pub use tickfleet_protocol::{RejectedMessage, parse_turn};
 pub use tickfleet_store::{StoreError, StoreOptions};
 pub use undecided::UndecidedTurn;
+pub use verbs::VerbError;
 
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits, task_digest};
 use tickfleet_protocol::{dialect_info, write_task, write_turn};
 use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as SubmitStatus, TurnName};
-
-/// Serializes the position at which a later request can start.
-#[allow(clippy::ref_option, reason = "serde gives a reference")]
-fn position<T: fmt::Display, S: Serializer>(next: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-    match next {
-        Some(next) => serializer.collect_str(next),
-        None => serializer.serialize_none(),
-    }
-}
 
 /// An accepted turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -289,8 +281,8 @@ impl Client {
         &self,
         tenant: &TenantId,
         filter: &tasks::TaskFilter,
-    ) -> Result<Vec<tasks::TaskSummary>, StoreError> {
-        Ok(tasks::task_page(self, &BTreeSet::from([tenant.clone()]), filter, None).await?.tasks)
+    ) -> Result<Vec<tasks::TaskSummary>, VerbError> {
+        Ok(tasks::task_page(self, &BTreeSet::from([tenant.clone()]), filter, None).await?.items)
     }
 
     /// Returns the details of a task and of its subtasks. Returns `None` if the task is unknown.

@@ -1,6 +1,6 @@
-//! Operations for operators: lists of turns, pauses, disabled tools, and settings of tenants.
+//! Operations for operators: lists of turns, and settings of tenants.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -9,14 +9,14 @@ use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use tickfleet_core::turn::State;
 use tickfleet_model::policy::{Paused, PausedTool, TenantPolicy};
-use tickfleet_model::{AgentId, TenantId, TurnId, limits};
+use tickfleet_model::{AgentId, TenantId, TurnId};
 pub use tickfleet_protocol::Operator;
 use tickfleet_protocol::{AuditAction, AuditValue, OperatorAct};
 use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView, worker_of};
 
 use crate::held_slices::held_slices;
-use crate::position;
 use crate::turn_status::filter_name;
+use crate::{Client, Cursor, Page, VerbError};
 
 const TOGETHER: usize = 32;
 /// Redis scans about 128 keys per step.
@@ -96,62 +96,59 @@ pub struct TurnFilter {
     pub limit: usize,
 }
 
-/// A position in a list of turns: a shard, and a scan cursor over the keys of the shard.
+/// A shard, and a scan cursor over the keys of the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TurnCursor {
+struct TurnPosition {
     shard: usize,
     cursor: u64,
 }
 
-impl std::fmt::Display for TurnCursor {
+impl std::fmt::Display for TurnPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.shard, self.cursor)
     }
 }
 
-impl std::str::FromStr for TurnCursor {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let read = text
-            .split_once(':')
-            .and_then(|(shard, cursor)| Some(Self { shard: shard.parse().ok()?, cursor: cursor.parse().ok()? }));
-        read.ok_or_else(|| "expected a position printed by a list, such as 0:1234".to_owned())
+impl std::str::FromStr for TurnPosition {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (shard, cursor) = text.split_once(':').ok_or(())?;
+        Ok(Self { shard: shard.parse().map_err(drop)?, cursor: cursor.parse().map_err(drop)? })
     }
-}
-
-/// A page of turns.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct TurnPage {
-    /// The matching turns. Redis scans keys in no particular order.
-    pub turns: Vec<TurnSummary>,
-    /// The position of the next page; `None` at the end.
-    #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
-    pub next: Option<TurnCursor>,
 }
 
 /// Lists one page of the unfinished turns that match the filter. An index would slow down every turn, so one page scans
 /// up to 400 steps (about 50,000 keys). A turn that begins or ends during the scan may be missing.
-pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor) -> Result<TurnPage, StoreError> {
+pub async fn list_turns(
+    client: &Client,
+    filter: &TurnFilter,
+    from: Option<&Cursor>,
+) -> Result<Page<TurnSummary>, VerbError> {
+    let shards = client.stores();
+    let mut page = Page::new(client.now_ms().await?);
     if filter.in_workers
-        && from == TurnCursor::default()
-        && let Some(turns) = turns_in_workers(shards, filter).await?
+        && from.is_none()
+        && let Some(items) = turns_in_workers(shards, filter).await?
     {
-        return Ok(TurnPage { turns, next: None });
+        return Ok(Page { items, ..page });
     }
-    let mut page = TurnPage::default();
-    let mut at = from;
+    let mut at: TurnPosition = Cursor::read(from)?.unwrap_or_default();
     for _ in 0..STEPS_MAX {
-        let Some(store) = shards.get(at.shard) else { return Ok(TurnPage { next: None, ..page }) };
+        let Some(store) = shards.get(at.shard) else { return Ok(page) };
         let is_home = filter.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant));
         let (next, names) =
             if is_home { store.scan_turns(filter.tenant.as_ref(), at.cursor).await? } else { (0, Vec::new()) };
-        add_matching(store, filter, names, &mut page.turns).await?;
-        at = if next == 0 { TurnCursor { shard: at.shard + 1, cursor: 0 } } else { TurnCursor { cursor: next, ..at } };
-        if page.turns.len() >= filter.limit {
+        add_matching(store, filter, names, &mut page.items).await?;
+        at = if next == 0 {
+            TurnPosition { shard: at.shard + 1, cursor: 0 }
+        } else {
+            TurnPosition { cursor: next, ..at }
+        };
+        if page.items.len() >= filter.limit {
             break;
         }
     }
-    page.next = (at.shard < shards.len()).then_some(at);
+    page.next = (at.shard < shards.len()).then(|| Cursor::of(&at));
     Ok(page)
 }
 
@@ -257,122 +254,11 @@ pub const fn turn_state(live: &LiveTurn) -> TurnState {
     }
 }
 
-/// Pauses the calls of a tenant, or of one of its agents. After the response, none of these calls is admitted.
-pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<SettingResult, StoreError> {
-    let since_ms = store.now_ms().await?;
-    let entry = entry(store, &Setting::Pause(who.clone()), Change::Set(&[]), operator, since_ms);
-    let change = ChangeSetting::pause(who.clone(), &operator.note(since_ms), Origin::Operator(entry));
-    Ok(store.decide(change).await?.result)
-}
-
-/// Resumes the calls of a tenant, or of one of its agents. Returns false if they were not paused.
-pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<bool, StoreError> {
-    remove(store, Setting::Pause(who.clone()), operator).await
-}
-
 /// Returns false if there was no such setting.
-async fn remove(store: &Store, setting: Setting, operator: Operator<'_>) -> Result<bool, StoreError> {
+pub(crate) async fn remove(store: &Store, setting: Setting, operator: Operator<'_>) -> Result<bool, StoreError> {
     let entry = entry(store, &setting, Change::Removed, operator, store.now_ms().await?);
     let removed = store.decide(ChangeSetting::remove(setting, entry)).await?.result;
     Ok(matches!(removed, SettingResult::Done { .. }))
-}
-
-/// The result of pausing a tool.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ToolPaused {
-    /// True if this call paused the tool in at least one shard.
-    pub changed: bool,
-    /// The shards that have reached their maximum number of pauses. In these shards, the tool is not paused.
-    pub full: Vec<u32>,
-    /// The number of shards in which the tool is paused after this call.
-    pub paused: usize,
-}
-
-impl ToolPaused {
-    /// Returns a message about the shards that could not pause the tool. `None` if all shards could.
-    #[must_use]
-    pub fn incomplete_message(&self) -> Option<String> {
-        let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
-        let rest = if self.paused == 0 { "nothing was paused" } else { "it is paused in the others" };
-        (!full.is_empty())
-            .then(|| format!("too many are paused in shard {}: resume some first; {rest}", full.join(", ")))
-    }
-}
-
-/// Pauses a tool, in its tenant's shard or in all shards. Workers read the pause with their next heartbeat. If one shard has too many pauses, the other shards still
-/// pause the tool. After an error, the call can be repeated.
-pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
-    let setting = Setting::ToolPause(tool.clone());
-    let mut set = ToolPaused::default();
-    for store in of_tool(shards, tool) {
-        let since_ms = store.now_ms().await?;
-        let entry = entry(store, &setting, Change::Set(&[]), operator, since_ms);
-        let change = ChangeSetting::pause_tool(tool.clone(), &operator.note(since_ms), Origin::Operator(entry));
-        match store.decide(change).await?.result {
-            SettingResult::Full => {
-                set.full.push(store.shard());
-                continue;
-            }
-            SettingResult::Done { .. } => set.changed = true,
-            SettingResult::Unchanged { .. } => {}
-        }
-        set.paused += 1;
-    }
-    Ok(set)
-}
-
-/// Resumes the calls of a tool. Returns false if the tool was not paused.
-/// After an error, the call can be repeated.
-pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<bool, StoreError> {
-    let mut changed = false;
-    for store in of_tool(shards, tool) {
-        changed |= remove(store, Setting::ToolPause(tool.clone()), operator).await?;
-    }
-    Ok(changed)
-}
-
-/// Maximum bytes of the name or ID of a tool to disable or enable.
-pub const SWITCHED_BYTES_MAX: usize = 2 * limits::NAME_BYTES_MAX;
-
-/// Returns true if the text has the form of a tool's name or ID. The ID of a tool version contains an `@`.
-#[must_use]
-pub fn is_switchable_name(tool: &str) -> bool {
-    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
-    !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
-}
-
-/// Disables or enables a tool for all agents in all shards. Returns false if nothing changed.
-/// After an error, the call can be repeated.
-pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Operator<'_>) -> Result<bool, StoreError> {
-    let setting = Setting::ToolOff(tool.to_owned());
-    let mut changed = false;
-    for store in shards {
-        if on {
-            changed |= remove(store, setting.clone(), operator).await?;
-            continue;
-        }
-        let entry = entry(store, &setting, Change::Set(&[]), operator, store.now_ms().await?);
-        match store.decide(ChangeSetting::switch_off(tool.to_owned(), Origin::Operator(entry))).await?.result {
-            SettingResult::Done { .. } => changed = true,
-            SettingResult::Unchanged { .. } => {}
-            SettingResult::Full => {
-                return Err(StoreError::Undecided("too many tools are disabled at run time".to_owned()));
-            }
-        }
-    }
-    Ok(changed)
-}
-
-/// Returns the tools that are disabled for all agents, by name or ID, each with the shards in which it is disabled. An
-/// interrupted change leaves a tool disabled in only some shards.
-pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>, StoreError> {
-    let mut off: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for store in shards {
-        for tool in store.run_time_config().await?.tools_off {
-            off.entry(tool).or_default().push(store.shard());
-        }
-    }
-    Ok(off)
 }
 
 /// Sets the run-time settings of a tenant in its shard. After that, no call is admitted with the earlier settings.
@@ -397,18 +283,14 @@ pub async fn unset_tenant(store: &Store, tenant: &TenantId, operator: Operator<'
     remove(store, Setting::Tenant(tenant.clone()), operator).await
 }
 
-fn of_tool<'a>(shards: &'a [Store], tool: &'a PausedTool) -> impl Iterator<Item = &'a Store> {
-    shards.iter().filter(|store| tool.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)))
-}
-
 #[derive(Clone, Copy)]
-enum Change<'a> {
+pub(crate) enum Change<'a> {
     /// With details for the audit log.
     Set(&'a [(&'static str, AuditValue<'a>)]),
     Removed,
 }
 
-fn entry(
+pub(crate) fn entry(
     store: &Store,
     setting: &Setting,
     change: Change<'_>,

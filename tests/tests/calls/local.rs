@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnState, list_turns};
+use tickfleet_client::operate::{TurnFilter, TurnState, list_turns};
 use tickfleet_client::{ApprovalVerdict, Client};
 use tickfleet_config::ToolsFile;
 use tickfleet_core::keys;
@@ -95,8 +95,8 @@ async fn a_claimed_local_call_holds_no_slot() {
     assert_eq!(outcomes(&fleet.reply().await), ["ok"], "the only slot is free");
     for (in_workers, found) in [(false, 1), (true, 0)] {
         let filter = TurnFilter { state: Some(TurnState::Running), in_workers, limit: 9, ..TurnFilter::default() };
-        let page = list_turns(std::slice::from_ref(&fleet.store), &filter, TurnCursor::default()).await.unwrap();
-        assert_eq!(page.turns.len(), found, "in_workers: {in_workers}");
+        let page = list_turns(&Client::over(vec![fleet.store.clone()]), &filter, None).await.unwrap();
+        assert_eq!(page.items.len(), found, "in_workers: {in_workers}");
     }
     fleet.say(claimed.message("finish", json!({"output": 1}))).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_client::operate::{Operator, set_tenant, switch_tool};
+use tickfleet_client::operate::{Operator, set_tenant};
+use tickfleet_client::verbs::switch_tool;
 use tickfleet_client::{Client, SubmitError};
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_core::view::Fields;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
-use tickfleet_client::operate::{self, Operator, ToolPaused};
+use tickfleet_client::operate::Operator;
+use tickfleet_client::verbs::{ToolPaused, pause_tool, resume_tool};
 use tickfleet_client::{Client, Reply, SubmitError, private_inbox};
 use tickfleet_core::audit::AuditAppend;
 use tickfleet_core::settings::{ChangeSetting, Origin};
@@ -275,14 +276,14 @@ async fn a_tool_pause_reports_full_shards_and_applies_to_the_others() {
     let redactor = Redactor::default();
     let operator = Operator { by: "anna", reason: "it moves", redactor: &redactor };
     for changed in [true, false] {
-        let set = operate::pause_tool(&shards, &tool, operator).await.unwrap();
+        let set = pause_tool(&shards, &tool, operator).await.unwrap();
         assert_eq!(set, ToolPaused { changed, full: vec![0], paused: 1 });
         let reported = set.incomplete_message().unwrap();
         assert!(reported.contains("in shard 0") && reported.contains("it is paused in the others"), "{reported}");
     }
     let paused = shards[1].run_time_config().await.unwrap().tool_pauses;
     assert_eq!(paused.keys().collect::<Vec<_>>(), [&tool]);
-    assert!(operate::resume_tool(&shards, &tool, operator).await.unwrap());
+    assert!(resume_tool(&shards, &tool, operator).await.unwrap());
     assert_eq!(ToolPaused { changed: true, full: Vec::new(), paused: 2 }.incomplete_message(), None);
 }
 

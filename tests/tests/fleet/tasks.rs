@@ -182,7 +182,7 @@ async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<S
     let mut from = None;
     loop {
         let page = task_page(client, &tenants, &one, from.as_ref()).await.unwrap();
-        found.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
+        found.extend(page.items.into_iter().map(|task| task.id.to_string()));
         let Some(next) = page.next else { return found };
         from = Some(next.to_string().parse().unwrap());
     }

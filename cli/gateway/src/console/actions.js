@@ -88,7 +88,7 @@ export async function collect(list, { wanted, matches = () => true, most = COLLE
   try {
     do {
       const page = await ask(withQuery(list, { ...wanted, limit: 500, from }));
-      found.push(...page[list].filter(matches));
+      found.push(...page.items.filter(matches));
       from = page.next;
     } while (from && found.length < most);
   } catch (error) {

@@ -7,15 +7,15 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
-use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, ApprovalPage, approval_page};
+use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, approval_page};
 use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FilteredNames, VerbContext, rejected_decision};
-use tickfleet_client::{Approval, VerdictResult};
+use tickfleet_client::{Approval, Cursor, Page, VerdictResult};
 use tickfleet_model::{AgentId, TenantId};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Operator, Page, body, bounded, check_filter, optional, parse_cursor};
+use super::{Operator, body, bounded, check_filter, optional};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
@@ -44,20 +44,20 @@ pub(crate) struct ApprovalsQuery {
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
     /// Position of the next page: `next` of the previous one.
-    from: Option<String>,
+    #[param(value_type = Option<String>)]
+    from: Option<Cursor>,
 }
 
 /// List calls that wait for approval, the first to expire first, page by page. `arguments` are masked and may be
 /// shortened: `arguments_exact` is true if they are complete. `GET /v1/operate/approvals/{approval}` returns the
 /// complete arguments.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(ApprovalsQuery),
-    responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
+    responses((status = 200, description = "`items`, `now_ms`, and `next` if more follow", body = Object)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     filters: Result<Query<ApprovalsQuery>, QueryRejection>,
-) -> Result<Json<Page<ApprovalPage>>, Problem> {
+) -> Result<Json<Page<Approval>>, Problem> {
     operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let filter = ApprovalFilter {
@@ -66,19 +66,18 @@ pub(crate) async fn list(
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: bounded("limit", filters.limit, LISTED, APPROVALS_LISTED_MAX)?,
     };
-    let from: Option<ApprovalCursor> = parse_cursor(filters.from)?;
     let tenant = operator.restrict_tenant(filters.tenant)?;
     let tenants = tenants(&shared, tenant.clone()).await?;
-    let mut page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
-    if page.approvals.is_empty() && from.is_none() {
+    let mut page = approval_page(&shared.client, &tenants, &filter, filters.from.as_ref()).await?;
+    if page.items.is_empty() && filters.from.is_none() {
         let agent = filter.agent.as_ref().map(AgentId::as_str);
         let tool = filter.tool.as_deref();
         check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool, ..FilteredNames::default() })
             .await?;
     }
     let redactor = shared.backend.redactor();
-    page.approvals = page.approvals.into_iter().map(|approval| approval.without_secrets(&redactor)).collect();
-    Page::of(&shared, page).await
+    page.items = page.items.into_iter().map(|approval| approval.without_secrets(&redactor)).collect();
+    Ok(Json(page))
 }
 
 async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantId>, Problem> {

@@ -6,14 +6,13 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::dead::{
-    self, Cause, Causes, DeadCursor, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage,
-};
+use tickfleet_client::dead::{self, Cause, Causes, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind};
+use tickfleet_client::{Cursor, Page};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Operator, Page, bounded, check_filter, optional, parse_cursor};
+use super::{Operator, bounded, check_filter, optional};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
@@ -58,29 +57,28 @@ pub(crate) struct DeadQuery {
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
     /// Position of the next page: `next` of the previous one.
-    from: Option<String>,
+    #[param(value_type = Option<String>)]
+    from: Option<Cursor>,
 }
 
 /// List dead letters, then failed calls and tasks, the newest of each shard first.
 ///
 /// A page reads at most 20,000 entries and contains the position to continue from.
 #[utoipa::path(get, path = "/v1/operate/dead", tag = "operators", params(DeadQuery),
-    responses((status = 200, description = "`dead`, `read`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
+    responses((status = 200, description = "`items`, `now_ms`, and `next` if more follow", body = Object)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     filters: Result<Query<DeadQuery>, QueryRejection>,
-) -> Result<Json<Page<DeadPage>>, Problem> {
+) -> Result<Json<Page<DeadEntry>>, Problem> {
     operator.require_permission(Verb::View)?;
     let now_ms = shared.client.now_ms().await?;
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
-    let is_first = from == DeadCursor::default();
-    let page = dead::list(shared.client.stores(), &filter, from).await?;
-    if page.dead.is_empty() && is_first {
+    let page = dead::list(&shared.client, &filter, from.as_ref()).await?;
+    if page.items.is_empty() && from.is_none() {
         check_filter(&shared, (&filter).into()).await?;
     }
-    Ok(Json(Page { page, now_ms }))
+    Ok(Json(page))
 }
 
 impl DeadQuery {
@@ -89,7 +87,7 @@ impl DeadQuery {
         shared: &Shared,
         operator: &Operator,
         now_ms: i64,
-    ) -> Result<(DeadFilter, DeadCursor), Problem> {
+    ) -> Result<(DeadFilter, Option<Cursor>), Problem> {
         let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
         let filter = DeadFilter {
             kind: self.kind,
@@ -104,8 +102,7 @@ impl DeadQuery {
             until_ms: self.before_ms,
             limit: bounded("limit", self.limit, LISTED.0, LISTED.1)?,
         };
-        let from: Option<DeadCursor> = parse_cursor(self.from)?;
-        Ok((filter, from.unwrap_or_default()))
+        Ok((filter, self.from))
     }
 }
 
@@ -116,7 +113,7 @@ pub(crate) struct DeadCausesPage {
     /// The number of entries with causes that do not fit into the response.
     others: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
+    next: Option<Cursor>,
     now_ms: i64,
 }
 
@@ -126,8 +123,7 @@ pub(crate) struct DeadCausesPage {
 /// `tool` and `normalized_error` (or `without_error`), list its entries. A response reads about 20,000 entries and contains the position
 /// to continue from; `limit` counts groups.
 #[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(DeadQuery),
-    responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
+    responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object)))]
 pub(crate) async fn causes(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -137,14 +133,12 @@ pub(crate) async fn causes(
     let now_ms = shared.client.now_ms().await?;
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let mut found = Causes::default();
-    let is_first = from == DeadCursor::default();
-    let next = dead::causes(shared.client.stores(), &filter, from, &mut found).await?;
-    if found.is_empty() && is_first {
+    let next = dead::causes(&shared.client, &filter, from.as_ref(), &mut found).await?;
+    if found.is_empty() && from.is_none() {
         check_filter(&shared, (&filter).into()).await?;
     }
     let read = found.read;
     let others = found.others;
-    let next = next.map(|next| next.to_string());
     Ok(Json(DeadCausesPage { causes: found.most(filter.limit), read, others, next, now_ms }))
 }
 

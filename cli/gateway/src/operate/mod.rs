@@ -39,7 +39,7 @@ use utoipa_axum::routes;
 use crate::Shared;
 use crate::caller::authenticate;
 use crate::problem::Problem;
-use crate::turns::{bounded, optional, parse_cursor, read_body};
+use crate::turns::{bounded, optional, read_body};
 use crate::verbs::{CallerIdentity, Grant, Verb};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
@@ -67,19 +67,6 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(run::route::<CancelTurnsRequest>())
         .routes(run::route::<ReplayRequest>())
         .routes(run::route::<DropRequest>())
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Page<T> {
-    #[serde(flatten)]
-    page: T,
-    now_ms: i64,
-}
-
-impl<T> Page<T> {
-    async fn of(shared: &Shared, page: T) -> Result<Json<Self>, Problem> {
-        Ok(Json(Self { page, now_ms: shared.client.now_ms().await? }))
-    }
 }
 
 /// `given` is a name or an id. `None` if the filter has no tool.

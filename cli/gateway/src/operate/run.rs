@@ -25,21 +25,23 @@ where
     V: OperatorVerb + ToSchema,
     V::Report: ToSchema,
 {
-    let mut schemas = vec![schema::<V>(), schema::<V::Report>(), schema::<ProblemBody>()];
+    let mut text = String::new();
+    let mut request = V::schema();
+    if let RefOr::T(Schema::Object(object)) = &mut request {
+        text = object.description.replace(format!("Body of `POST /v1/operate/{}`.", V::NAME)).unwrap_or_default();
+    }
+    let mut schemas = vec![(V::name().into_owned(), request), schema::<V::Report>(), schema::<ProblemBody>()];
     V::schemas(&mut schemas);
     V::Report::schemas(&mut schemas);
     ProblemBody::schemas(&mut schemas);
-    let text = match V::schema() {
-        RefOr::T(Schema::Object(object)) => object.description.unwrap_or_default(),
-        _ => String::new(),
-    };
     let (summary, description) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let scope = if V::IS_OF_FLEET { " Requires a key of all tenants." } else { "" };
     let request = RequestBodyBuilder::new().content("application/json", content::<V>()).required(Some(Required::True));
     let done = ResponseBuilder::new().description("The result").content("application/json", content::<V::Report>());
     let mut operation = OperationBuilder::new()
         .tag("operators")
         .operation_id(Some(V::NAME.replace('/', "_")))
-        .summary(Some(one_line(summary)))
+        .summary(Some(one_line(summary) + scope))
         .description(Some(one_line(description)).filter(|text| !text.is_empty()))
         .request_body(Some(request.build()))
         .extensions(Some(Extensions::builder().add("x-permission", Verb::Operate.as_str()).build()))

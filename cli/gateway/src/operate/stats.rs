@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::{Operator, bounded, check_filter, optional};
 use crate::Shared;
-use crate::problem::{Problem, ProblemBody};
+use crate::problem::Problem;
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -67,8 +67,7 @@ pub(crate) struct CallStatsResponse {
 /// The request counts new audit entries first, at most 20,000 per shard. Counts are kept for 400 days. Rows without
 /// tools include `used`: model usage in tokens and money, by days of the tenant's time zone.
 #[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(CallStatsQuery),
-    responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object),
-        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
+    responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -6,15 +6,16 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{TaskCursor, TaskDetails, TaskFilter, TaskPage, TaskState, task_page};
+use tickfleet_client::tasks::{TaskDetails, TaskFilter, TaskState, TaskSummary, task_page};
 use tickfleet_client::verbs::FilteredNames;
+use tickfleet_client::{Cursor, Page};
 use tickfleet_model::{AgentId, Outcome, TaskId};
 use tickfleet_store::TurnName;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Operator, Page, bounded, check_filter, optional, parse_cursor};
+use super::{Operator, bounded, check_filter, optional};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
@@ -47,7 +48,8 @@ pub(crate) struct AllTasksQuery {
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
     /// Position of the next page: `next` of the previous one.
-    from: Option<String>,
+    #[param(value_type = Option<String>)]
+    from: Option<Cursor>,
 }
 
 /// List tasks by tenant, the newest first.
@@ -55,13 +57,12 @@ pub(crate) struct AllTasksQuery {
 /// A page reads about 2,000 tasks and contains the position to continue from. `POST /v1/operate/cancel` cancels tasks
 /// too.
 #[utoipa::path(get, path = "/v1/operate/tasks", tag = "operators", params(AllTasksQuery),
-    responses((status = 200, description = "`tasks`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
+    responses((status = 200, description = "`items`, `now_ms`, and `next` if more follow", body = Object)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     filters: Result<Query<AllTasksQuery>, QueryRejection>,
-) -> Result<Json<Page<TaskPage>>, Problem> {
+) -> Result<Json<Page<TaskSummary>>, Problem> {
     operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let filter = TaskFilter {
@@ -71,19 +72,18 @@ pub(crate) async fn list(
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TaskCursor> = parse_cursor(filters.from)?;
     let tenant = operator.restrict_tenant(filters.tenant)?;
     let tenants = match &tenant {
         Some(tenant) => BTreeSet::from([tenant.clone()]),
         None => shared.backend.names().await?.tenants(&shared.client).await?,
     };
-    let page = task_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
-    if page.tasks.is_empty() && from.is_none() {
+    let page = task_page(&shared.client, &tenants, &filter, filters.from.as_ref()).await?;
+    if page.items.is_empty() && filters.from.is_none() {
         let agent = filter.agent.as_ref().map(AgentId::as_str);
         check_filter(&shared, FilteredNames { tenant: tenant.as_ref(), agent, tool: None, ..FilteredNames::default() })
             .await?;
     }
-    Page::of(&shared, page).await
+    Ok(Json(page))
 }
 
 #[derive(Debug, Serialize)]

@@ -6,14 +6,15 @@ use axum::extract::Query;
 use axum::extract::State;
 use axum::extract::rejection::QueryRejection;
 use serde::Deserialize;
-use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, list_turns};
+use tickfleet_client::operate::{TurnFilter, TurnState, TurnSummary, list_turns};
+use tickfleet_client::{Cursor, Page};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Operator, Page, bounded, check_filter, optional, parse_cursor};
+use super::{Operator, bounded, check_filter, optional};
 use crate::Shared;
-use crate::problem::{Problem, ProblemBody};
+use crate::problem::Problem;
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -52,7 +53,8 @@ pub(crate) struct TurnsQuery {
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
     /// Position of the next page: `next` of the previous one.
-    from: Option<String>,
+    #[param(value_type = Option<String>)]
+    from: Option<Cursor>,
 }
 
 /// List unfinished turns, in no order.
@@ -60,13 +62,12 @@ pub(crate) struct TurnsQuery {
 /// Turns have no index: a page scans up to about 50,000 keys. With `in_workers`, a page that holds all such turns needs
 /// no scan.
 #[utoipa::path(get, path = "/v1/operate/turns", tag = "operators", params(TurnsQuery),
-    responses((status = 200, description = "`turns`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 404, description = "No match, and a name in the filter does not exist", body = ProblemBody)))]
+    responses((status = 200, description = "`items`, `now_ms`, and `next` if more follow", body = Object)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     filters: Result<Query<TurnsQuery>, QueryRejection>,
-) -> Result<Json<Page<TurnPage>>, Problem> {
+) -> Result<Json<Page<TurnSummary>>, Problem> {
     operator.require_permission(Verb::View)?;
     let filters = query(filters)?;
     let filter = TurnFilter {
@@ -81,10 +82,9 @@ pub(crate) async fn list(
         until_ms: filters.until_ms,
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TurnCursor> = parse_cursor(filters.from)?;
-    let page = list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
-    if page.turns.is_empty() && from.is_none() {
+    let page = list_turns(&shared.client, &filter, filters.from.as_ref()).await?;
+    if page.items.is_empty() && filters.from.is_none() {
         check_filter(&shared, (&filter).into()).await?;
     }
-    Page::of(&shared, page).await
+    Ok(Json(page))
 }

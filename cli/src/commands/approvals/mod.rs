@@ -8,10 +8,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
-use tickfleet_client::approvals::{ApprovalCursor, ApprovalFilter, approval_page};
+use tickfleet_client::approvals::{ApprovalFilter, approval_page};
 use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FilteredNames, Reason, rejected_decision};
-use tickfleet_client::{Approval, Client};
+use tickfleet_client::{Client, Cursor, Page};
 use tickfleet_model::suggest::{closest, list as listed_names};
 use tickfleet_model::{AgentId, TenantId, TurnId};
 
@@ -81,7 +80,7 @@ struct ListArgs {
     limit: u16,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
-    from: Option<ApprovalCursor>,
+    from: Option<Cursor>,
 }
 
 #[derive(Debug, Args)]
@@ -165,7 +164,7 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     };
     let tenants = Vec::from_iter(tenants);
     let page = approval_page(client, &tenants, &filter, args.from.as_ref()).await?;
-    if page.approvals.is_empty() && args.from.is_none() {
+    if page.items.is_empty() && args.from.is_none() {
         let agent = filter.agent.as_ref().map(AgentId::as_str);
         let names = FilteredNames {
             tenant: args.tenant.as_ref(),
@@ -175,28 +174,15 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
         };
         setup.names().check_filter(client, names).await?;
     }
-    let now_ms = match tenants.last() {
-        Some(tenant) => client.store(tenant).now_ms().await?,
-        None => 0,
-    };
     let redactor = setup.report().redactor;
-    let found: Vec<Approval> = page.approvals.into_iter().map(|found| found.without_secrets(&redactor)).collect();
-    output.show(&found, |found| text::listed(found, now_ms))?;
-    if let Some(next) = page.next {
-        output.note(&format!("there may be more: continue with --from {next}"));
-    }
-    Ok(())
-}
-
-#[derive(Serialize)]
-struct DecisionResult<'a> {
-    tenant: &'a TenantId,
-    id: &'a str,
-    call: &'a str,
-    by: &'a str,
-    state: &'a str,
-    /// Approvals that are still needed.
-    missing: u32,
+    let items = page.items.into_iter().map(|found| found.without_secrets(&redactor)).collect();
+    output.show(&Page { items, ..page }, |page| {
+        let mut text = text::listed(&page.items, page.now_ms);
+        if let Some(next) = &page.next {
+            text += &format!("\nThere may be more: continue with --from {next}.");
+        }
+        text
+    })
 }
 
 async fn decide(
@@ -225,16 +211,8 @@ async fn decide(
         }
         _ => return Ok(()),
     };
-    let result = DecisionResult {
-        tenant: &approval.tenant,
-        id: &approval.id,
-        call: &approval.call,
-        by: &by,
-        state: &counted.state,
-        missing: counted.missing,
-    };
-    output.show(&result, |result| {
-        text::decided(&result.tenant.to_string(), (result.id, result.call), result.state, result.missing)
+    output.show(&counted, |counted| {
+        text::decided(approval.tenant.as_str(), (&approval.id, &approval.call), &counted.state, counted.missing)
     })
 }
 

@@ -1,9 +1,8 @@
 //! Searches the audit log.
 
 use clap::Args;
-use serde::Serialize;
-use tickfleet_client::audit::{ArgumentConditions, AuditMatch, AuditQuery};
-use tickfleet_client::verbs::FilteredNames;
+use tickfleet_client::Cursor;
+use tickfleet_client::audit::{ArgumentConditions, AuditPage, AuditQuery};
 use tickfleet_model::TenantId;
 use tickfleet_protocol::AuditEntry;
 
@@ -47,63 +46,32 @@ pub(crate) struct Search {
     read: usize,
     /// Continue after this entry, as SHARD:ENTRY from the previous search.
     #[arg(long, value_name = "SHARD:ENTRY")]
-    cursor: Option<String>,
-}
-
-#[derive(Serialize)]
-struct SearchResult {
-    entries: Vec<AuditMatch>,
-    read: usize,
-    /// The positions to continue from, one per shard. Empty if the whole time range was searched.
-    cursors: Vec<String>,
+    cursor: Option<Cursor>,
 }
 
 pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    let at = args.cursor.as_ref().map(|cursor| cursor.split_once(':').ok_or(cursor)).transpose();
-    let at = at.map_err(|cursor| Failure::usage(format!("--cursor {cursor:?}: expected SHARD:ENTRY")))?;
-    let tool = setup.names().tool_filter(&client, args.tool.as_deref()).await?;
-    let mut result = SearchResult { entries: Vec::new(), read: 0, cursors: Vec::new() };
-    for store in client.stores() {
-        let number = store.shard().to_string();
-        if args.tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant))
-            || at.is_some_and(|(shard, _)| shard != number)
-        {
-            continue;
-        }
-        let now_ms = store.now_ms().await?;
-        let query = AuditQuery {
-            tenant: args.tenant.clone(),
-            agent: args.agent.clone(),
-            tool: tool.clone(),
-            outcome: args.outcome.clone(),
-            text: args.text.clone(),
-            conditions: args.conditions.iter().cloned().fold(ArgumentConditions::default(), ArgumentConditions::and),
-            from_ms: args.since.map(|since| since.at(now_ms)),
-            until_ms: args.until.map(|until| until.at(now_ms)),
-            found_max: args.limit,
-            read_max: args.read,
-            cursor: at.map(|(_, entry)| entry.to_owned()),
-        };
-        let found = query.search(store).await?;
-        result.read += found.read;
-        result.entries.extend(found.entries);
-        result.cursors.extend(found.cursor.map(|cursor| format!("{number}:{cursor}")));
+    let now_ms = client.now_ms().await?;
+    let query = AuditQuery {
+        tenant: args.tenant.clone(),
+        agent: args.agent.clone(),
+        tool: setup.names().tool_filter(&client, args.tool.as_deref()).await?,
+        outcome: args.outcome.clone(),
+        text: args.text.clone(),
+        conditions: args.conditions.iter().cloned().fold(ArgumentConditions::default(), ArgumentConditions::and),
+        from_ms: args.since.map(|since| since.at(now_ms)),
+        until_ms: args.until.map(|until| until.at(now_ms)),
+        found_max: args.limit,
+        read_max: args.read,
+    };
+    let page = query.search(&client, args.cursor.as_ref()).await?;
+    if page.entries.is_empty() && args.cursor.is_none() {
+        setup.names().check_filter(&client, (&query).into()).await?;
     }
-    if result.entries.is_empty() && at.is_none() {
-        let names = FilteredNames {
-            tenant: args.tenant.as_ref(),
-            agent: args.agent.as_deref(),
-            tool: tool.as_deref(),
-            outcome: args.outcome.as_deref(),
-            ..FilteredNames::default()
-        };
-        setup.names().check_filter(&client, names).await?;
-    }
-    output.show(&result, result_text)
+    output.show(&page, result_text)
 }
 
-fn result_text(result: &SearchResult) -> String {
+fn result_text(result: &AuditPage) -> String {
     let mut table = table(&["TIME", "TENANT", "ENTRY", "MESSAGE"]);
     for found in &result.entries {
         let entry = AuditEntry::read(found.audit.get()).unwrap_or_default();

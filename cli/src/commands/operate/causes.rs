@@ -3,7 +3,7 @@
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::dead::{self, Cause, Causes, DeadCursor, DeadFilter, DeadKind};
+use tickfleet_client::dead::{self, Cause, Causes, DeadFilter, DeadKind};
 use tickfleet_client::verbs::FleetNames;
 
 use crate::failure::Failure;
@@ -27,12 +27,10 @@ pub(super) async fn show(
     output: &Output,
 ) -> Result<(), Failure> {
     let mut causes = Causes::default();
-    let mut from = Some(DeadCursor::default());
+    let mut from = dead::causes(client, filter, None, &mut causes).await?;
     while let Some(at) = from {
-        from = dead::causes(client.stores(), filter, at, &mut causes).await?;
-        if from.is_some() {
-            output.note(&format!("{} entries read so far", causes.read));
-        }
+        output.note(&format!("{} entries read so far", causes.read));
+        from = dead::causes(client, filter, Some(&at), &mut causes).await?;
     }
     if causes.is_empty() {
         names.check_filter(client, filter.into()).await?;

@@ -5,15 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use serde::Serialize;
-use tickfleet_client::Client;
-use tickfleet_client::dead::{
-    self, DeadAction, DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind, ReplayReport, ReplayStatus,
-};
-use tickfleet_client::verbs::Reason;
+use tickfleet_client::dead::{self, DeadAction, DeadEntry, DeadFilter, DeadId, DeadKind, ReplayReport, ReplayStatus};
+use tickfleet_client::{Client, Cursor};
 use tickfleet_model::{AgentId, TenantId, limits};
 
-use crate::commands::operate::audit_note::By;
 use crate::commands::operate::causes;
+use crate::commands::operate::verb::MatchesArgs;
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -105,7 +102,7 @@ struct ListArgs {
     by_cause: bool,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE", conflicts_with = "by_cause")]
-    from: Option<DeadCursor>,
+    from: Option<Cursor>,
 }
 
 #[derive(Debug, Args)]
@@ -124,14 +121,8 @@ struct EntriesArgs {
     ids: Vec<DeadId>,
     #[command(flatten)]
     filter: DeadEntriesFilter,
-    /// Reason for the audit log.
-    #[arg(long)]
-    reason: Reason,
     #[command(flatten)]
-    by: By,
-    /// Execute. Without it, the command only prints what it would do.
-    #[arg(long)]
-    yes: bool,
+    matches: MatchesArgs,
 }
 
 #[derive(Debug, Args)]
@@ -224,14 +215,14 @@ async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Fai
     if args.by_cause {
         return causes::show((&client, &setup.names()), &filter, now_ms, output).await;
     }
-    let page = dead::list(client.stores(), &filter, args.from.clone().unwrap_or_default()).await?;
-    if page.dead.is_empty() && args.from.is_none() {
+    let page = dead::list(&client, &filter, args.from.as_ref()).await?;
+    if page.items.is_empty() && args.from.is_none() {
         setup.names().check_filter(&client, (&filter).into()).await?;
     }
     output.show(&page, |page| {
-        let mut text = entries_text(&page.dead, now_ms, output);
+        let mut text = entries_text(&page.items, now_ms, output);
         if let Some(next) = &page.next {
-            text += &format!("\n{} entries read. There may be more: continue with --from {next}.", page.read);
+            text += &format!("\nThere may be more: continue with --from {next}.");
         }
         text
     })
@@ -295,16 +286,17 @@ async fn handle_entries(
     if args.ids.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("expected ids or filters (--error, --since …)"));
     }
-    let context = setup.operator(args.by.name()?, output).await?;
+    let context = setup.operator(args.matches.by.name()?, output).await?;
     let client = &context.client;
-    let mut summary = Summary { done: args.yes, ..Summary::default() };
+    let mut summary = Summary { done: args.matches.yes, ..Summary::default() };
     if !args.ids.is_empty() {
         summary.found = args.ids.len();
-        for id in args.ids.iter().filter(|_| args.yes) {
-            summary.add(context.handle_dead(id, action, &args.reason).await?, true);
+        for id in args.ids.iter().filter(|_| args.matches.yes) {
+            summary.add(context.handle_dead(id, action, &args.matches.reason).await?, true);
         }
         show_summary(&summary, action, output)?;
-        let is_unknown = args.yes && summary.results.iter().all(|result| result.result == ReplayStatus::NotFound);
+        let is_unknown =
+            args.matches.yes && summary.results.iter().all(|result| result.result == ReplayStatus::NotFound);
         return if is_unknown { Err(Failure::Reported) } else { Ok(()) };
     }
     // Handles only entries from before the start of this command. Otherwise, an entry that fails again would be
@@ -315,13 +307,13 @@ async fn handle_entries(
     }
     let mut filter = args.filter.to_filter(setup, client, client.now_ms().await?, LISTED.into()).await?;
     filter.until_ms.get_or_insert(began_ms + 1);
-    let mut from = Some(DeadCursor::default());
-    while let Some(at) = from {
-        let page = dead::list(client.stores(), &filter, at).await?;
-        for found in &page.dead {
+    let mut from = None;
+    loop {
+        let page = dead::list(client, &filter, from.as_ref()).await?;
+        for found in &page.items {
             summary.found += 1;
-            if args.yes {
-                let result = context.handle_dead(&found.id, action, &args.reason).await?;
+            if args.matches.yes {
+                let result = context.handle_dead(&found.id, action, &args.matches.reason).await?;
                 let has_room =
                     !matches!(result.result, ReplayStatus::QueueFull | ReplayStatus::Pressure | ReplayStatus::Full);
                 summary.add(result, false);
@@ -332,7 +324,7 @@ async fn handle_entries(
                 preview(found, output);
             }
         }
-        if page.next.is_some() && args.yes {
+        if page.next.is_some() && args.matches.yes {
             output.note(&format!(
                 "{} found, {} {} so far; Ctrl-C stops here",
                 summary.found,
@@ -341,6 +333,9 @@ async fn handle_entries(
             ));
         }
         from = page.next;
+        if from.is_none() {
+            break;
+        }
     }
     if summary.found == 0 {
         context.names.check_filter(client, (&filter).into()).await?;

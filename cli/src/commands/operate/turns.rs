@@ -5,13 +5,14 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use serde::Serialize;
-use tickfleet_client::Client;
-use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, TurnSummary, list_turns};
-use tickfleet_client::verbs::{CancelSelection, Reason};
+use tickfleet_client::operate::{TurnFilter, TurnState, TurnSummary, list_turns};
+use tickfleet_client::verbs::CancelSelection;
+use tickfleet_client::{Client, Cursor, Page};
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{CancelResult, TurnName};
 
-use crate::commands::operate::audit_note::{By, age};
+use crate::commands::operate::audit_note::age;
+use crate::commands::operate::verb::MatchesArgs;
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -82,21 +83,15 @@ struct ListArgs {
     limit: u16,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
-    from: Option<TurnCursor>,
+    from: Option<Cursor>,
 }
 
 #[derive(Debug, Args)]
 struct CancelArgs {
     #[command(flatten)]
     filter: TurnsFilter,
-    /// Reason for the audit log and the agents.
-    #[arg(long)]
-    reason: Reason,
     #[command(flatten)]
-    by: By,
-    /// Execute. Without it, the command only prints what it would cancel.
-    #[arg(long)]
-    yes: bool,
+    matches: MatchesArgs,
 }
 
 impl TurnsFilter {
@@ -162,13 +157,12 @@ pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<
 async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let filter = args.filter.to_filter(setup, &client, args.limit.into()).await?;
-    let page = list_turns(client.stores(), &filter, args.from.unwrap_or_default()).await?;
-    if page.turns.is_empty() && args.from.is_none() {
+    let page = list_turns(&client, &filter, args.from.as_ref()).await?;
+    if page.items.is_empty() && args.from.is_none() {
         setup.names().check_filter(&client, (&filter).into()).await?;
     }
-    let now_ms = client.now_ms().await?;
     output.show(&page, |page| {
-        let mut text = turns_text(&page.turns, now_ms, output);
+        let mut text = turns_text(&page.items, page.now_ms, output);
         if let Some(next) = &page.next {
             text += &format!("\nThere may be more: continue with --from {next}.");
         }
@@ -222,18 +216,18 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
     if args.filter.is_empty() {
         return Err(Failure::usage("expected a filter (--tenant, --agent …)"));
     }
-    let context = setup.operator(args.by.name()?, output).await?;
-    let mut summary = CancelSummary { done: args.yes, ..CancelSummary::default() };
+    let context = setup.operator(args.matches.by.name()?, output).await?;
+    let mut summary = CancelSummary { done: args.matches.yes, ..CancelSummary::default() };
     let filter = args.filter.to_filter(setup, &context.client, PAGE).await?;
-    let mut from = TurnCursor::default();
+    let mut from = None;
     loop {
-        let TurnPage { turns, next } = list_turns(context.client.stores(), &filter, from).await?;
-        if args.yes {
+        let Page { items: turns, next, .. } = list_turns(&context.client, &filter, from.as_ref()).await?;
+        if args.matches.yes {
             let name = |turn: &TurnSummary| TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
             let names: Vec<TurnName> = turns.iter().map(name).collect();
             let filter = args.filter.to_string();
             summary.cancelled +=
-                cancelled(&context.cancel_turns(&names, CancelSelection::Filter(&filter), &args.reason).await?);
+                cancelled(&context.cancel_turns(&names, CancelSelection::Filter(&filter), &args.matches.reason).await?);
         } else {
             for turn in turns.iter().take(PREVIEWED.saturating_sub(summary.found)) {
                 let agent = turn.agent.as_deref().unwrap_or("?");
@@ -241,9 +235,11 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
             }
         }
         summary.found += turns.len();
-        let Some(next) = next else { break };
-        output.note(&format!("{} found, {} cancelled so far; Ctrl-C stops here", summary.found, summary.cancelled));
         from = next;
+        if from.is_none() {
+            break;
+        }
+        output.note(&format!("{} found, {} cancelled so far; Ctrl-C stops here", summary.found, summary.cancelled));
     }
     if summary.found == 0 {
         context.names.check_filter(&context.client, (&filter).into()).await?;

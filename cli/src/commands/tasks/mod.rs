@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
-use tickfleet_client::Client;
-use tickfleet_client::tasks::{TaskCursor, TaskFilter, TaskState, TaskSummary, task_page};
+use tickfleet_client::tasks::{TaskFilter, TaskState, TaskSummary, task_page};
 use tickfleet_client::verbs::FilteredNames;
+use tickfleet_client::{Client, Cursor};
 use tickfleet_model::{AgentId, Outcome, TenantId};
 
 use crate::commands::operate::audit_note::age;
@@ -61,7 +61,7 @@ struct ListArgs {
     limit: u16,
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
-    from: Option<TaskCursor>,
+    from: Option<Cursor>,
 }
 
 fn outcome(text: &str) -> Result<Outcome, String> {
@@ -89,23 +89,21 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
         None => setup.names().tenants(client).await?,
     };
     let page = task_page(client, &tenants, &filter, args.from.as_ref()).await?;
-    if page.tasks.is_empty() && args.from.is_none() {
+    if page.items.is_empty() && args.from.is_none() {
         let agent = filter.agent.as_ref().map(AgentId::as_str);
         let names = FilteredNames { tenant: args.tenant.as_ref(), agent, tool: None, ..FilteredNames::default() };
         setup.names().check_filter(client, names).await?;
     }
-    let now_ms = match tenants.first() {
-        Some(tenant) => client.store(tenant).now_ms().await?,
-        None => 0,
-    };
     if page.list_restarted {
         output.note("the task of --from has expired: its tenant's list starts over");
     }
-    output.show(&page.tasks, |tasks| listed(tasks, now_ms, output))?;
-    if let Some(next) = page.next {
-        output.note(&format!("there may be more: continue with --from {next}"));
-    }
-    Ok(())
+    output.show(&page, |page| {
+        let mut text = listed(&page.items, page.now_ms, output);
+        if let Some(next) = &page.next {
+            text += &format!("\nThere may be more: continue with --from {next}.");
+        }
+        text
+    })
 }
 
 fn listed(tasks: &[TaskSummary], now_ms: i64, output: &Output) -> String {

@@ -99,9 +99,9 @@ async fn a_chat_shows_steps_resumes_and_cancels_a_task_on_ctrl_c() {
 
     let list = ["--config", config, "tasks", "list", "--tenant", "demo"];
     let tasks = fleet.run(&[&list[..], &["--json"]].concat()).exits(0).json();
-    let ids: Vec<&str> = tasks.as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap()).collect();
+    let ids: Vec<&str> = tasks["items"].as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["ses-talk-4", "ses-talk-3", "ses-talk-2", "ses-talk-1"]);
-    assert_eq!(tasks[0]["outcome"], "cancelled");
+    assert_eq!(tasks["items"][0]["outcome"], "cancelled");
     fleet.run(&[&list[..], &["--state", "ended", "--limit", "1"]].concat()).exits(0).says("ended: cancelled");
     let explained = fleet.run(&["--config", config, "explain", "demo:ses-talk-1"]).exits(0);
     explained.says("plan      default").says("validate  1 of 1 calls succeeded").says("answer    default");

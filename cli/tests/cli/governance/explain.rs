@@ -192,7 +192,7 @@ async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     asked.submit("demo", "calm", "paused", &calls(std::slice::from_ref(&echo)));
     asked.answers("demo:paused", &["paused by anna since", "she posts too much. tickfleet resume ends the pause"]);
     asked.run(&["cancel", "demo:paused", "--reason", "no longer wanted", "--by", "ben"]).exits(0);
-    asked.answers("demo:paused", &["Cancelled: no longer wanted", "cancelled"]);
+    asked.answers("demo:paused", &["Cancelled: ben: no longer wanted", "cancelled"]);
     let soon = json!({"calls": [{"name": "echo", "arguments": {"value": 1}}]});
     let args = [
         "--config",
@@ -228,7 +228,7 @@ async fn answers_name_the_equal_call_that_decides_an_outcome() {
     asked.run(&["cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben"]).exits(0);
     let reported = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
     asked.answers("demo:equal", &reported);
-    asked.answers("demo:first", &["Cancelled: no longer wanted", "outcome_unknown"]);
+    asked.answers("demo:first", &["Cancelled: ben: no longer wanted", "outcome_unknown"]);
     // A later equal call gets the same outcome, because the first call may have taken effect.
     asked.submit("demo", "free", "planned_again", &calls(&long));
     asked.answers("demo:planned_again", &reported);
@@ -255,7 +255,7 @@ async fn answers_name_the_approval_or_fact_that_decides_a_call() {
     asked.answers("demo:large", &[waits[0], waits[1], "Approvers: 1 of finance. Expires ", " (in 59 min"]);
     let approval = || {
         let found = asked.run(&["approvals", "list", "--json"]).exits(0).json();
-        format!("demo:{}", found[0]["id"].as_str().unwrap())
+        format!("demo:{}", found["items"][0]["id"].as_str().unwrap())
     };
     asked.run(&["approvals", "approve", &approval(), "--by", "ann"]).exits(0);
     asked.answers("demo:large", &["has ended", "ann approved call /0 (apr-"]);

@@ -46,7 +46,7 @@ async fn turns_of_a_paused_agent_wait_until_it_is_resumed() {
     submit(&fleet, "fran", "waits-too", "echo").exits(0);
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
     let listed = fleet.run(&["turns", "list", "--tenant", "demo", "--state", "throttled", "--json"]).exits(0).json();
-    assert_eq!(listed["turns"].as_array().map(Vec::len), Some(2), "{listed}");
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(2), "{listed}");
     fleet.run(&[&["resume", "demo"], &WHY[..]].concat()).exits(0).says("run again");
     for id in ["waits", "waits-too"] {
         while fleet.run(&["explain", &format!("demo:{id}"), "--json"]).json()["state"] != "done" {}
@@ -72,7 +72,7 @@ async fn turns_are_listed_by_filter_and_cancelled_in_bulk_after_a_dry_run() {
     submit(&fleet, "fran", "long", "sleep {\"ms\":600000}").exits(0);
     let count = |args: &[&str]| {
         let listed = fleet.run(&[&["turns", "list", "--json"], args].concat()).exits(0).json();
-        listed["turns"].as_array().unwrap().len()
+        listed["items"].as_array().unwrap().len()
     };
     while count(&["--state", "throttled"]) < 6 || count(&["--state", "running"]) < 1 {}
     assert_eq!(count(&["--agent", "kelly", "--tool", "echo"]), 3);
@@ -82,7 +82,7 @@ async fn turns_are_listed_by_filter_and_cancelled_in_bulk_after_a_dry_run() {
     let mut from = "0:0".to_owned();
     loop {
         let page = fleet.run(&["turns", "list", "--limit", "1", "--from", &from, "--json"]).exits(0).json();
-        found += page["turns"].as_array().unwrap().len();
+        found += page["items"].as_array().unwrap().len();
         let Some(next) = page["next"].as_str() else { break };
         from = next.to_owned();
     }

@@ -82,8 +82,8 @@ fn play(fleet: &DevFleet, config: &str) {
         false,
     );
     let list = || fleet.run(&["approvals", "list", "--config", config, "--json"]).exits(0).json();
-    let found = until("an approval", list, |found| found[0]["id"].is_string());
-    let approval = format!("demo:{}", found[0]["id"].as_str().unwrap());
+    let found = until("an approval", list, |found| found["items"][0]["id"].is_string());
+    let approval = format!("demo:{}", found["items"][0]["id"].as_str().unwrap());
     fleet.run(&["approvals", "approve", &approval, "--config", config, "--by", "ann"]).exits(0);
     for number in 0..5 {
         submit("fran", &format!("f{number}"), &[echo(1, "x")], true);

@@ -231,7 +231,7 @@ async fn an_invalid_amount_is_rejected_and_does_not_change_the_approval() {
         served
             .run(&["approvals", "deny", &name, "--by", "ann", "--reason", reason])
             .exits(2)
-            .prints_error("reason: expected");
+            .prints_error("the reason must not be empty");
         unchanged(reason);
     }
     for wrong in ["amount", "=5", "amount="] {

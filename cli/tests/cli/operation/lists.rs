@@ -6,18 +6,18 @@ use super::operators::{OperatorFleet, count};
 
 const PERMANENT: &str = r#"fail_once {"outcomes":["permanent"]}"#;
 
-fn names(page: &Value, list: &str, name: &str) -> Vec<String> {
+fn names(page: &Value, name: &str) -> Vec<String> {
     let of = |one: &Value| one[name].as_str().unwrap_or_default().to_owned();
-    page[list].as_array().unwrap_or_else(|| panic!("no {list} in {page}")).iter().map(of).collect()
+    page["items"].as_array().unwrap_or_else(|| panic!("no items in {page}")).iter().map(of).collect()
 }
 
-fn pages(served: &OperatorFleet, path: &str, list: &str, name: &str) -> Vec<String> {
+fn pages(served: &OperatorFleet, path: &str, name: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut from = String::new();
     loop {
         let page = served.sees(&format!("{path}?limit=2{from}"));
-        assert!(count(&page, list) <= 2, "{page}");
-        all.extend(names(&page, list, name));
+        assert!(count(&page, "items") <= 2, "{page}");
+        all.extend(names(&page, name));
         let Some(next) = page["next"].as_str() else { return all };
         from = format!("&from={next}");
     }
@@ -26,7 +26,7 @@ fn pages(served: &OperatorFleet, path: &str, list: &str, name: &str) -> Vec<Stri
 fn filtered(served: &OperatorFleet, list: &str, filters: &[(&str, usize)]) {
     for (filter, found) in filters {
         let page = served.sees(&format!("{list}?{filter}"));
-        assert_eq!(count(&page, list), *found, "{list}?{filter}: {page}");
+        assert_eq!(count(&page, "items"), *found, "{list}?{filter}: {page}");
     }
 }
 
@@ -38,8 +38,8 @@ async fn tasks_and_approvals_are_listed_by_filter_and_page() {
         let ended = served.gateway.ask(&served.keys.service, "POST", "/v1/tasks?wait=60", &task);
         assert_eq!(ended.status, 200, "{ended:?}");
     }
-    assert_eq!(pages(&served, "tasks", "tasks", "id"), ["job-3", "job-2", "job-1"]);
-    let outcome = served.sees("tasks")["tasks"][0]["outcome"].as_str().unwrap().to_owned();
+    assert_eq!(pages(&served, "tasks", "id"), ["job-3", "job-2", "job-1"]);
+    let outcome = served.sees("tasks")["items"][0]["outcome"].as_str().unwrap().to_owned();
     let by = |outcome: &str| format!("tenant=demo&agent=atlas&state=ended&outcome={outcome}");
     let so = by(&outcome);
     let not_so = by("cancelled");
@@ -47,11 +47,11 @@ async fn tasks_and_approvals_are_listed_by_filter_and_page() {
     filtered(&served, "tasks", &[("older_than_s=3600", 0), ("older_than_s=0", 3), ("from=acme:", 3)]);
     let gone = served.sees("tasks?from=demo:job-0");
     assert_eq!(
-        (count(&gone, "tasks"), &gone["list_restarted"]),
+        (count(&gone, "items"), &gone["list_restarted"]),
         (3, &json!(true)),
         "what is kept no longer is no place"
     );
-    served.run(&["tasks", "list", "--limit", "2"]).exits(0).prints_error("--from demo:job-2");
+    served.run(&["tasks", "list", "--limit", "2"]).exits(0).says("--from demo:job-2");
     served.run(&["tasks", "list", "--from", "demo:job-2"]).exits(0).says("job-1");
     served.run(&["tasks", "list", "--outcome", "nice"]).exits(2).prints_error("expected one of ok,");
 
@@ -59,10 +59,10 @@ async fn tasks_and_approvals_are_listed_by_filter_and_page() {
         served.submit(id, "fail");
         served.asked(id);
     }
-    let mut paged = pages(&served, "approvals", "approvals", "call");
+    let mut paged = pages(&served, "approvals", "call");
     paged.sort();
     assert_eq!(paged, ["one/0", "three/0", "two/0"]);
-    let until = served.sees("approvals")["approvals"]
+    let until = served.sees("approvals")["items"]
         .as_array()
         .unwrap()
         .iter()
@@ -74,7 +74,7 @@ async fn tasks_and_approvals_are_listed_by_filter_and_page() {
     served
         .run(&["approvals", "list", "--tool", "fail", "--limit", "1"])
         .exits(0)
-        .prints_error("there may be more: continue with --from ");
+        .says("There may be more: continue with --from ");
     served.run(&["approvals", "list", "--agent", "fran"]).exits(0).says("No approvals waiting");
     for path in [
         "tasks?from=x",
@@ -123,9 +123,9 @@ async fn equal_failures_form_one_cause_and_are_dropped_together() {
     served.run(&drop).exits(0).says("3 would be dropped: add --yes to do it");
     served.run(&[&drop[..], &["--yes"]].concat()).exits(0).says("3 found, 3 of them dropped");
     let left = served.sees("dead");
-    assert_eq!(names(&left, "dead", "cause"), ["unknown_agent", "outcome_unknown"], "{left}");
+    assert_eq!(names(&left, "cause"), ["unknown_agent", "outcome_unknown"], "{left}");
     for before_ms in ["1", "-9223372036854775808"] {
-        assert_eq!(count(&served.sees(&format!("dead?before_ms={before_ms}")), "dead"), 0, "{before_ms}");
+        assert_eq!(count(&served.sees(&format!("dead?before_ms={before_ms}")), "items"), 0, "{before_ms}");
     }
 }
 

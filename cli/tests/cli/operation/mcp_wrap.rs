@@ -233,7 +233,7 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
 
     let console = Gateway::at(address);
     let approvals = console.get(secret, "/v1/operate/approvals").json();
-    let waiting = approvals["approvals"].as_array().unwrap();
+    let waiting = approvals["items"].as_array().unwrap();
     assert_eq!(waiting.len(), 1, "{approvals}");
     let approve = format!("/v1/operate/approvals/local:{}/approve", waiting[0]["id"].as_str().unwrap());
     assert_eq!(console.ask(secret, "POST", &approve, &json!({})).status, 200);
@@ -251,7 +251,7 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     let client = home.start(&["--approve", "send"]);
     let link = fs::read_to_string(&file).unwrap();
     let (address, secret) = link.trim().strip_prefix("http://").unwrap().split_once("/console/#key=").unwrap();
-    let waiting = || Gateway::at(address).get(secret, "/v1/operate/approvals").json()["approvals"].clone();
+    let waiting = || Gateway::at(address).get(secret, "/v1/operate/approvals").json()["items"].clone();
     until("nothing waits", waiting, |approvals| *approvals == json!([]));
     assert_eq!(home.effects(), "send a\n");
     assert_eq!(client.close().0, Some(0));

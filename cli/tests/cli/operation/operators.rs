@@ -116,13 +116,13 @@ impl OperatorFleet {
     pub(super) fn refused(&self, id: &str) -> String {
         let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
         assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
-        let of = |seen: &Value| seen["dead"].as_array()?.iter().find(|one| one["name"] == id).cloned();
+        let of = |seen: &Value| seen["items"].as_array()?.iter().find(|one| one["name"] == id).cloned();
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
     fn refused_again(&self, id: &str, before: &str) -> String {
         let of = |seen: &Value| {
-            let mut dead = seen["dead"].as_array()?.iter();
+            let mut dead = seen["items"].as_array()?.iter();
             dead.find(|one| one["name"] == id && one["id"] != before).cloned()
         };
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
@@ -130,7 +130,7 @@ impl OperatorFleet {
 
     pub(super) fn asked(&self, turn: &str) -> Value {
         let call = format!("{turn}/0");
-        let of = |seen: &Value| seen["approvals"].as_array()?.iter().find(|one| one["call"] == call.as_str()).cloned();
+        let of = |seen: &Value| seen["items"].as_array()?.iter().find(|one| one["call"] == call.as_str()).cloned();
         of(&self.until("approvals", |seen| of(seen).is_some())).unwrap()
     }
 }
@@ -278,8 +278,8 @@ async fn a_pause_and_a_bulk_cancel_apply_and_name_their_operator_in_the_log() {
     for id in ["waits", "ends", "ends-too"] {
         served.submit(id, "echo");
     }
-    let found = served.until("turns?tenant=demo&agent=kelly&state=throttled", |seen| count(seen, "turns") == 3);
-    assert_eq!(found["turns"][0]["tools"], json!(["echo"]), "{found}");
+    let found = served.until("turns?tenant=demo&agent=kelly&state=throttled", |seen| count(seen, "items") == 3);
+    assert_eq!(found["items"][0]["tools"], json!(["echo"]), "{found}");
     let reported = served.sees("explain?id=demo:waits");
     assert_eq!(
         (&reported["story"]["waits"]["rule"], &reported["story"]["waits"]["pause"]["by"]),
@@ -401,9 +401,9 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
     served.submit("maybe", r#"fail_once {"outcomes":["transient"]}"#);
     served.submit("fine", "echo");
     let letter = served.refused("lost");
-    let seen = served.until("dead?tenant=demo&since_s=3600", |seen| count(seen, "dead") == 3);
+    let seen = served.until("dead?tenant=demo&since_s=3600", |seen| count(seen, "items") == 3);
     let id_of = |name: &str| {
-        let mut dead = seen["dead"].as_array().unwrap().iter();
+        let mut dead = seen["items"].as_array().unwrap().iter();
         dead.find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name} in {seen}"))["id"]
             .as_str()
             .unwrap()
@@ -412,7 +412,7 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
     let bad = id_of("bad/0");
     let maybe = id_of("maybe/0");
     for (filter, found) in [("error=failed%20as&tool=fail_once", 2), ("cause=unknown_agent", 1)] {
-        assert_eq!(count(&served.sees(&format!("dead?{filter}")), "dead"), found, "{filter}");
+        assert_eq!(count(&served.sees(&format!("dead?{filter}")), "items"), found, "{filter}");
     }
     let shown = served.sees(&format!("dead/{bad}"));
     assert_eq!((&shown["becomes"], &shown["cause"]), (&json!("bad.again-0"), &json!("permanent")), "{shown}");
@@ -443,10 +443,10 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
     let perhaps = json!({"ids": [maybe], "reason": "looked it up", "allow_duplicate_effects": true});
     assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["replayed_as"], "demo:maybe.again-0");
 
-    served.until("dead", |seen| count(seen, "dead") == 2);
+    served.until("dead", |seen| count(seen, "items") == 2);
     let dropping = ["dead", "drop", "--tool", "fail_once", "--reason", "of no use", "--by", "anna", "--yes"];
     served.run(&dropping).exits(0).says("2 found, 2 of them dropped");
-    assert_eq!(count(&served.sees("dead"), "dead"), 0);
+    assert_eq!(count(&served.sees("dead"), "items"), 0);
     served.run(&["dead", "drop", "--reason", "x", "--by", "anna"]).exits(2).prints_error("expected ids or filters");
     let entries = served.sees("audit?limit=500").to_string();
     for said in

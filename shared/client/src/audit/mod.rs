@@ -8,4 +8,4 @@ mod search;
 pub use condition::ArgumentConditions;
 pub use export::{Export, ExportError, ExportRange, ExportResume};
 pub use follow::{LogBatch, LogItem, LogPosition, begin, next};
-pub use search::{AuditMatch, AuditQuery, SearchResult};
+pub use search::{AuditMatch, AuditPage, AuditQuery};

@@ -1,5 +1,8 @@
 //! Searches the audit log. The log has no index, because an index would add a write to every call.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_model::{Outcome, TenantId};
@@ -7,6 +10,8 @@ use tickfleet_protocol::AuditEntry;
 use tickfleet_store::{Store, StoreError};
 
 use super::condition::ArgumentConditions;
+use crate::dead::is_entry;
+use crate::{Client, Cursor, VerbError};
 
 const PAGE: usize = 500;
 
@@ -29,12 +34,10 @@ pub struct AuditQuery {
     pub from_ms: Option<i64>,
     /// End of the time range, exclusive (ms by Redis' clock).
     pub until_ms: Option<i64>,
-    /// Maximum number of results.
+    /// Maximum number of results per shard.
     pub found_max: usize,
-    /// Maximum number of entries to read.
+    /// Maximum number of entries to read per shard.
     pub read_max: usize,
-    /// The cursor that an earlier search of the same shard returned.
-    pub cursor: Option<String>,
 }
 
 /// One entry that a search has found.
@@ -50,42 +53,84 @@ pub struct AuditMatch {
 
 /// The result of a search.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct SearchResult {
-    /// The matching entries, newest first.
+pub struct AuditPage {
+    /// The matching entries, the newest of each shard first.
     pub entries: Vec<AuditMatch>,
     /// The number of entries read.
     pub read: usize,
-    /// The cursor for the next search; `None` if the whole range was searched.
-    pub cursor: Option<String>,
+    /// The positions to continue from, one per shard. Empty if the whole time range was searched.
+    pub cursors: Vec<Cursor>,
+}
+
+/// An entry of a shard. The search continues after it.
+struct AuditPosition {
+    shard: u32,
+    entry: String,
+}
+
+impl fmt::Display for AuditPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.shard, self.entry)
+    }
+}
+
+impl FromStr for AuditPosition {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (shard, entry) = text.split_once(':').filter(|(_, entry)| is_entry(entry)).ok_or(())?;
+        Ok(Self { shard: shard.parse().map_err(drop)?, entry: entry.to_owned() })
+    }
 }
 
 impl AuditQuery {
-    /// Searches one shard.
-    pub async fn search(&self, store: &Store) -> Result<SearchResult, StoreError> {
-        let mut result = SearchResult::default();
+    /// Searches the shards, or only the shard of `from`.
+    pub async fn search(&self, client: &Client, from: Option<&Cursor>) -> Result<AuditPage, VerbError> {
+        let from: Option<AuditPosition> = Cursor::read(from)?;
+        let mut page = AuditPage::default();
+        for store in client.stores() {
+            let is_elsewhere = self.tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant));
+            let is_other = from.as_ref().is_some_and(|from| from.shard != store.shard());
+            if !is_elsewhere && !is_other {
+                let last = self.search_shard(store, from.as_ref().map(|from| from.entry.as_str()), &mut page).await?;
+                let shard = store.shard();
+                page.cursors.extend(last.map(|entry| Cursor::of(&AuditPosition { shard, entry })));
+            }
+        }
+        Ok(page)
+    }
+
+    /// Returns the last entry read; `None` if the whole range was searched.
+    async fn search_shard(
+        &self,
+        store: &Store,
+        after: Option<&str>,
+        page: &mut AuditPage,
+    ) -> Result<Option<String>, StoreError> {
         let from = self.from_ms.unwrap_or(0).max(0).to_string();
         let end = self.until_ms.map_or_else(|| "+".to_owned(), |until| until.saturating_sub(1).max(0).to_string());
-        let mut until = self.cursor.as_ref().map_or(end, |cursor| format!("({cursor}"));
-        while result.read < self.read_max {
-            let count = PAGE.min(self.read_max - result.read);
-            let page = store.log_entries_back(&until, &from, count).await?;
-            for entry in &page {
-                result.read += 1;
-                result.cursor = Some(entry.id.clone());
+        let mut until = after.map_or(end, |entry| format!("({entry}"));
+        let mut read = 0;
+        let mut found = 0;
+        let mut last = None;
+        while read < self.read_max {
+            let count = PAGE.min(self.read_max - read);
+            let entries = store.log_entries_back(&until, &from, count).await?;
+            for entry in &entries {
+                read += 1;
+                page.read += 1;
+                last = Some(entry.id.clone());
                 if let Some(audit) = self.fits(&entry.text) {
-                    result.entries.push(AuditMatch { shard: store.shard(), id: entry.id.clone(), audit });
+                    found += 1;
+                    page.entries.push(AuditMatch { shard: store.shard(), id: entry.id.clone(), audit });
                 }
-                if result.entries.len() >= self.found_max {
-                    return Ok(result);
+                if found >= self.found_max {
+                    return Ok(last);
                 }
             }
-            let Some(last) = page.last().filter(|_| page.len() == count) else {
-                result.cursor = None;
-                break;
-            };
-            until = format!("({}", last.id);
+            let Some(end) = entries.last().filter(|_| entries.len() == count) else { return Ok(None) };
+            until = format!("({}", end.id);
         }
-        Ok(result)
+        Ok(last)
     }
 
     fn fits(&self, text: &str) -> Option<Box<RawValue>> {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tickfleet_model::TenantId;
-use tickfleet_store::{Store, StoreError};
 
-use super::list::list;
-use super::{DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind};
+use super::list::read_page;
+use super::{DeadEntry, DeadFilter, DeadId, DeadKind};
+use crate::{Client, Cursor, VerbError};
 
 const PAGE: usize = 500;
 /// A step may read more, because it completes its last page.
@@ -130,22 +130,22 @@ impl Causes {
 /// Counts the matching items by cause, starting at `from`. Returns the position of the next step, or `None` at the end
 /// of the log. One step reads about 20,000 entries.
 pub async fn causes(
-    shards: &[Store],
+    client: &Client,
     filter: &DeadFilter,
-    from: DeadCursor,
+    from: Option<&Cursor>,
     into: &mut Causes,
-) -> Result<Option<DeadCursor>, StoreError> {
+) -> Result<Option<Cursor>, VerbError> {
     let filter = DeadFilter { limit: PAGE, ..filter.clone() };
-    let mut from = from;
+    let mut from = Cursor::read(from)?.unwrap_or_default();
     let mut read = 0;
     loop {
-        let page = list(shards, &filter, from).await?;
+        let page = read_page(client.stores(), &filter, from).await?;
         page.dead.iter().for_each(|dead| into.add(dead));
         into.read += page.read;
         read += page.read;
         match page.next {
             Some(next) if read < READ_MAX => from = next,
-            next => return Ok(next),
+            next => return Ok(next.as_ref().map(Cursor::of)),
         }
     }
 }

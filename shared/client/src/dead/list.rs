@@ -7,11 +7,20 @@ use tickfleet_model::{Outcome, TaskId, TenantId, TurnId, limits};
 use tickfleet_protocol::{AuditEntry, TaskMessage, parse_task_message, parse_turn};
 use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
-use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
+use super::{DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPosition};
+use crate::{Client, Cursor, Page, VerbError};
 
 const PAGE: usize = 500;
 /// The entries that are read for one page of the list.
 const READ_MAX: usize = 20_000;
+
+#[derive(Default)]
+pub(super) struct DeadItems {
+    pub(super) dead: Vec<DeadEntry>,
+    /// The number of entries read.
+    pub(super) read: usize,
+    pub(super) next: Option<DeadPosition>,
+}
 
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     let name = format!("{old}{suffix}");
@@ -21,8 +30,21 @@ fn again(old: &str, suffix: &str, id: &DeadId) -> String {
 
 /// Lists the matching dead items: letters first, then calls and tasks, the newest first within a shard. One page reads
 /// at most 20,000 entries, which bounds the cost of a filter without matches.
-pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadCursor) -> Result<DeadPage, StoreError> {
-    let mut page = DeadPage::default();
+pub async fn list(client: &Client, filter: &DeadFilter, from: Option<&Cursor>) -> Result<Page<DeadEntry>, VerbError> {
+    let mut page = Page::new(client.now_ms().await?);
+    let from = Cursor::read(from)?.unwrap_or_default();
+    let found = read_page(client.stores(), filter, from).await?;
+    page.items = found.dead;
+    page.next = found.next.as_ref().map(Cursor::of);
+    Ok(page)
+}
+
+pub(super) async fn read_page(
+    shards: &[Store],
+    filter: &DeadFilter,
+    from: DeadPosition,
+) -> Result<DeadItems, StoreError> {
+    let mut page = DeadItems::default();
     let mut at = from;
     while let Some(store) = shards.get(at.shard) {
         let is_wanted = filter.kind.is_none_or(|kind| (kind == DeadKind::Letter) == (at.kind == DeadKind::Letter))
@@ -32,8 +54,8 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadCursor) -> Re
             return Ok(page);
         }
         at = match (at.kind, at.shard + 1 < shards.len()) {
-            (kind, true) => DeadCursor { kind, shard: at.shard + 1, before: None },
-            (DeadKind::Letter, false) => DeadCursor { kind: DeadKind::Call, shard: 0, before: None },
+            (kind, true) => DeadPosition { kind, shard: at.shard + 1, before: None },
+            (DeadKind::Letter, false) => DeadPosition { kind: DeadKind::Call, shard: 0, before: None },
             (DeadKind::Call | DeadKind::Task, false) => break,
         };
     }
@@ -43,8 +65,8 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadCursor) -> Re
 async fn read_shard(
     store: &Store,
     filter: &DeadFilter,
-    at: &mut DeadCursor,
-    page: &mut DeadPage,
+    at: &mut DeadPosition,
+    page: &mut DeadItems,
 ) -> Result<bool, StoreError> {
     let from = filter.from_ms.unwrap_or(0).max(0).to_string();
     let end = filter.until_ms.map_or_else(|| "+".to_owned(), |until| until.saturating_sub(1).max(0).to_string());
@@ -81,8 +103,8 @@ async fn take(
     store: &Store,
     filter: &DeadFilter,
     found: Vec<(String, Option<DeadEntry>)>,
-    at: &mut DeadCursor,
-    page: &mut DeadPage,
+    at: &mut DeadPosition,
+    page: &mut DeadItems,
 ) -> Result<(), StoreError> {
     let calls: Vec<&str> = match at.kind {
         DeadKind::Letter => Vec::new(),

@@ -15,8 +15,6 @@ use tickfleet_core::EntryId;
 use tickfleet_model::{AgentId, Outcome, TenantId};
 use tickfleet_store::DeadItem;
 
-use crate::position;
-
 pub use causes::{Cause, Causes, causes};
 pub use list::{find, list};
 pub use recent::{FailuresSeen, RecentFailures};
@@ -90,7 +88,7 @@ impl FromStr for DeadId {
     }
 }
 
-fn is_entry(text: &str) -> bool {
+pub(crate) fn is_entry(text: &str) -> bool {
     let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
     text.split_once('-').is_some_and(|(ms, number_within)| number(ms) && number(number_within))
 }
@@ -184,30 +182,29 @@ pub struct DeadFilter {
     pub limit: usize,
 }
 
-/// A position in the list of dead items.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadCursor {
+struct DeadPosition {
     kind: DeadKind,
     shard: usize,
     /// The next page starts before this entry, or at the newest entry if this is `None`.
     before: Option<String>,
 }
 
-impl Default for DeadCursor {
+impl Default for DeadPosition {
     fn default() -> Self {
         Self { kind: DeadKind::Letter, shard: 0, before: None }
     }
 }
 
-impl fmt::Display for DeadCursor {
+impl fmt::Display for DeadPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.kind.as_str(), self.shard, self.before.as_deref().unwrap_or_default())
     }
 }
 
-impl FromStr for DeadCursor {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for DeadPosition {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
         let read = || {
             let mut parts = text.splitn(3, ':');
             let kind = parts.next()?;
@@ -218,20 +215,8 @@ impl FromStr for DeadCursor {
             let is_place = before.as_deref().is_none_or(is_entry);
             is_place.then_some(Self { kind, shard: shard.parse().ok()?, before })
         };
-        read().ok_or_else(|| "expected a position printed by a list, such as call:0:1764130000000-0".to_owned())
+        read().ok_or(())
     }
-}
-
-/// A page of dead items.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct DeadPage {
-    /// Letters first, then calls and tasks. Within each shard, the newest comes first.
-    pub dead: Vec<DeadEntry>,
-    /// The number of entries read.
-    pub read: usize,
-    /// The position of the next page; `None` at the end.
-    #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
-    pub next: Option<DeadCursor>,
 }
 
 #[cfg(test)]
@@ -251,10 +236,10 @@ mod tests {
             assert!(none.parse::<DeadId>().is_err(), "{none}");
         }
         for place in ["letter:0:", "call:3:17-2"] {
-            assert_eq!(place.parse::<DeadCursor>().unwrap().to_string(), place);
+            assert_eq!(place.parse::<DeadPosition>().unwrap().to_string(), place);
         }
         for none in ["", "call:0", "call:0:x", "call:0:-", "0:1:2-3"] {
-            assert!(none.parse::<DeadCursor>().is_err(), "{none}");
+            assert!(none.parse::<DeadPosition>().is_err(), "{none}");
         }
     }
 }

@@ -11,9 +11,8 @@ use tickfleet_model::{AgentId, Call, TaskId, TenantId};
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 
-use crate::Client;
-use crate::position;
 use crate::replies::Reply;
+use crate::{Client, Cursor, Page, VerbError};
 
 const PAGE: usize = 32;
 /// Maximum number of tasks that a page reads per tenant.
@@ -99,29 +98,29 @@ impl TaskFilter {
 
 /// The position of a page. A position contains a task ID, so the caller must be allowed to see this task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskCursor {
+struct TaskPosition {
     tenant: TenantId,
     behind: Option<TaskId>,
     /// The number of windows (of [`WINDOW`] tasks) after `behind` that were read without a match.
     windows: usize,
 }
 
-impl TaskCursor {
+impl TaskPosition {
     fn newest(tenant: &TenantId) -> Self {
         Self { tenant: tenant.clone(), behind: None, windows: 0 }
     }
 }
 
-impl fmt::Display for TaskCursor {
+impl fmt::Display for TaskPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.tenant, self.behind.as_ref().map(TaskId::as_str).unwrap_or_default())?;
         if self.windows == 0 { Ok(()) } else { write!(f, ":{}", self.windows) }
     }
 }
 
-impl FromStr for TaskCursor {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for TaskPosition {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
         let read = || {
             let (tenant, rest) = text.split_once(':')?;
             let (behind, windows) = rest.split_once(':').unwrap_or((rest, "0"));
@@ -129,21 +128,8 @@ impl FromStr for TaskCursor {
             let windows = windows.parse::<u16>().ok()?;
             Some(Self { tenant: TenantId::new(tenant).ok()?, behind, windows: windows.into() })
         };
-        read().ok_or_else(|| "expected a position printed by a list, such as demo:d-1f0c".to_owned())
+        read().ok_or(())
     }
-}
-
-/// A page of tasks.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct TaskPage {
-    /// The tasks by tenant, the newest first.
-    pub tasks: Vec<TaskSummary>,
-    /// `None` at the end.
-    #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
-    pub next: Option<TaskCursor>,
-    /// True if the task in the cursor no longer exists, or if the caller may not see it. The page then starts at the
-    /// tenant's newest task.
-    pub list_restarted: bool,
 }
 
 /// Returns true if the caller may see the tasks of this agent. The argument is `None` if the agent is unknown.
@@ -155,8 +141,8 @@ pub async fn task_page(
     client: &Client,
     tenants: &BTreeSet<TenantId>,
     filter: &TaskFilter,
-    from: Option<&TaskCursor>,
-) -> Result<TaskPage, StoreError> {
+    from: Option<&Cursor>,
+) -> Result<Page<TaskSummary>, VerbError> {
     task_page_of(client, tenants, filter, from, &|_| true).await
 }
 
@@ -165,15 +151,17 @@ pub async fn task_page_of(
     client: &Client,
     tenants: &BTreeSet<TenantId>,
     filter: &TaskFilter,
-    from: Option<&TaskCursor>,
+    from: Option<&Cursor>,
     sees: TaskVisibility<'_>,
-) -> Result<TaskPage, StoreError> {
-    let mut page = TaskPage::default();
+) -> Result<Page<TaskSummary>, VerbError> {
+    let from: Option<TaskPosition> = Cursor::read(from)?;
+    let from = from.as_ref();
+    let mut page = Page::new(client.now_ms().await?);
     let mut looked_at = 0;
     for tenant in tenants.iter().filter(|tenant| from.is_none_or(|from| **tenant >= from.tenant)) {
-        let newest = TaskCursor::newest(tenant);
+        let newest = TaskPosition::newest(tenant);
         if looked_at >= WINDOW {
-            page.next = Some(newest);
+            page.next = Some(Cursor::of(&newest));
             break;
         }
         looked_at += 1;
@@ -188,9 +176,9 @@ pub async fn task_page_of(
 /// Returns true if the page has room for the tasks of the next tenant.
 async fn of_tenant(
     store: &Store,
-    mut at: TaskCursor,
+    mut at: TaskPosition,
     (filter, sees): (&TaskFilter, TaskVisibility<'_>),
-    page: &mut TaskPage,
+    page: &mut Page<TaskSummary>,
     looked_at: &mut usize,
 ) -> Result<bool, StoreError> {
     let tenant = at.tenant.clone();
@@ -198,7 +186,7 @@ async fn of_tenant(
     if let Some(shown) = at.behind.clone() {
         match newer(store, &tenant, &shown, sees).await? {
             Some(newer) => skip = newer + 1,
-            None => (page.list_restarted, at) = (true, TaskCursor::newest(&tenant)),
+            None => (page.list_restarted, at) = (true, TaskPosition::newest(&tenant)),
         }
     }
     skip += at.windows * WINDOW;
@@ -222,11 +210,11 @@ async fn of_tenant(
                 };
                 if filter.takes(&summary, now_ms) && sees(summary.agent.as_deref()) {
                     is_blank = false;
-                    at = TaskCursor { behind: Some(summary.id.clone()), ..TaskCursor::newest(&tenant) };
-                    page.tasks.push(summary);
+                    at = TaskPosition { behind: Some(summary.id.clone()), ..TaskPosition::newest(&tenant) };
+                    page.items.push(summary);
                 }
-                if page.tasks.len() >= filter.limit {
-                    page.next = Some(at);
+                if page.items.len() >= filter.limit {
+                    page.next = Some(Cursor::of(&at));
                     return Ok(false);
                 }
             }
@@ -237,7 +225,7 @@ async fn of_tenant(
         }
         if left == 0 {
             at.windows += usize::from(is_blank);
-            page.next = Some(at);
+            page.next = Some(Cursor::of(&at));
             return Ok(false);
         }
     }
@@ -348,10 +336,10 @@ mod tests {
     #[test]
     fn a_task_cursor_survives_a_round_trip() {
         for text in ["demo:", "demo:job", "demo:job:2", "demo::1"] {
-            assert_eq!(text.parse::<TaskCursor>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<TaskPosition>().unwrap().to_string(), text);
         }
         for text in ["demo", "demo:job:", "demo:job:x", "demo:job:-1", "demo:job:1:1", "demo:job:70000", ":job"] {
-            assert!(text.parse::<TaskCursor>().is_err(), "{text}");
+            assert!(text.parse::<TaskPosition>().is_err(), "{text}");
         }
     }
 

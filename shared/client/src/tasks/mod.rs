@@ -9,7 +9,7 @@ mod watch;
 pub use cancel::{CancelledTask, CancelledTurn, cancel_task};
 pub use details::{Round, TaskCall, TaskDetails, TaskWait, WaitReason, task_details};
 pub use history::{HistoryStep, PlanStep, PlannedCall, ResultStep, SummaryStep, step_of};
-pub use list::{TaskCursor, TaskFilter, TaskPage, TaskState, TaskSummary, task_page, task_page_of, task_summary};
+pub use list::{TaskFilter, TaskState, TaskSummary, task_page, task_page_of, task_summary};
 pub use watch::{TaskEvent, TaskProgress, TaskWatcher};
 
 use tickfleet_model::{TaskId, TurnId};

@@ -27,9 +27,11 @@ pub use approvals::{ApproveRequest, Approver, DenyRequest, rejected_decision};
 pub use dead::{DeadReport, DropRequest, ReplayRequest};
 pub use limits::{ResetLimitRequest, ResetReport, in_unit};
 pub use names::{FilteredNames, FleetName, FleetNames};
-pub use pause::{ActivePause, ActivePauses, PauseRequest, PauseTarget, ResumeRequest};
+pub use pause::{
+    ActivePause, ActivePauses, PauseRequest, PauseTarget, ResumeRequest, ToolPaused, pause_tool, resume_tool,
+};
 pub use reason::Reason;
-pub use tools::{DisableToolRequest, DisabledTool, DisabledTools, EnableToolRequest};
+pub use tools::{DisableToolRequest, DisabledTool, DisabledTools, EnableToolRequest, switch_tool};
 pub use turns::{CancelReport, CancelTurnsRequest, TurnCancelResult};
 pub use workers::{DrainWorkerRequest, ResumeWorkerRequest};
 

@@ -13,6 +13,7 @@ use tickfleet_store::StoreError;
 
 use super::VerbError;
 use crate::Client;
+use crate::audit::AuditQuery;
 use crate::dead::DeadFilter;
 use crate::operate::TurnFilter;
 use crate::turn_status::CAP_NAMES;
@@ -66,6 +67,18 @@ impl<'a> From<&'a TurnFilter> for FilteredNames<'a> {
             agent: filter.agent.as_ref().map(AgentId::as_str),
             tool: filter.tool.as_deref(),
             limit: filter.waits_for.as_deref(),
+            ..Self::default()
+        }
+    }
+}
+
+impl<'a> From<&'a AuditQuery> for FilteredNames<'a> {
+    fn from(query: &'a AuditQuery) -> Self {
+        Self {
+            tenant: query.tenant.as_ref(),
+            agent: query.agent.as_deref(),
+            tool: query.tool.as_deref(),
+            outcome: query.outcome.as_deref(),
             ..Self::default()
         }
     }

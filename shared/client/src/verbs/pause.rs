@@ -1,15 +1,16 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tickfleet_core::settings::SettingResult;
+use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{TenantId, limits};
+use tickfleet_store::{Store, StoreError};
 
 use super::{
     ChangeReport, FleetName, OperatorVerb, Reason, UNKNOWN_NAME, VerbContext, VerbError, optional, restrict_tenant,
 };
 use crate::Client;
-use crate::operate::{self, Operator};
+use crate::operate::{Change, Operator, entry, remove};
 
 /// Pause a tenant, agent or tool.
 ///
@@ -101,7 +102,7 @@ impl OperatorVerb for PauseRequest {
         let operator = context.operator(&self.reason);
         target.check_name(context).await?;
         let changed = match &target {
-            PauseTarget::Caller(who) => match operate::pause(context.client.store(&who.tenant), who, operator).await? {
+            PauseTarget::Caller(who) => match pause(context.client.store(&who.tenant), who, operator).await? {
                 SettingResult::Full => {
                     let message = "too many tenants and agents are paused: resume some first";
                     return Err(VerbError::Conflict(message.into()));
@@ -111,7 +112,7 @@ impl OperatorVerb for PauseRequest {
             },
             PauseTarget::Tool(given) => {
                 let tool = switched(context, given).await?;
-                let set = operate::pause_tool(context.client.stores(), &tool, operator).await?;
+                let set = pause_tool(context.client.stores(), &tool, operator).await?;
                 if let Some(where_not) = set.incomplete_message() {
                     return Err(VerbError::Conflict(where_not));
                 }
@@ -207,22 +208,93 @@ impl PauseTarget {
 
     async fn resume(&self, context: &VerbContext<'_>, operator: Operator<'_>) -> Result<bool, VerbError> {
         let given = match self {
-            Self::Caller(who) => return Ok(operate::resume(context.client.store(&who.tenant), who, operator).await?),
+            Self::Caller(who) => return Ok(resume(context.client.store(&who.tenant), who, operator).await?),
             Self::Tool(given) => given,
         };
         let stores = context.client.stores();
         let tool = switched(context, given).await?;
-        if operate::resume_tool(stores, &tool, operator).await? {
+        if resume_tool(stores, &tool, operator).await? {
             return Ok(true);
         }
         // The tool may have been paused under its ID, when the ID could not be resolved to a name.
-        Ok(tool != *given && operate::resume_tool(stores, given, operator).await?)
+        Ok(tool != *given && resume_tool(stores, given, operator).await?)
     }
 }
 
 async fn switched(context: &VerbContext<'_>, given: &PausedTool) -> Result<PausedTool, VerbError> {
     let tool = context.names.tool_switched(&context.client, &given.tool).await?;
     Ok(PausedTool { tool, tenant: given.tenant.clone() })
+}
+
+/// Pauses the calls of a tenant, or of one of its agents. After the response, none of these calls is admitted.
+async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<SettingResult, StoreError> {
+    let since_ms = store.now_ms().await?;
+    let entry = entry(store, &Setting::Pause(who.clone()), Change::Set(&[]), operator, since_ms);
+    let change = ChangeSetting::pause(who.clone(), &operator.note(since_ms), Origin::Operator(entry));
+    Ok(store.decide(change).await?.result)
+}
+
+/// Resumes the calls of a tenant, or of one of its agents. Returns false if they were not paused.
+async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<bool, StoreError> {
+    remove(store, Setting::Pause(who.clone()), operator).await
+}
+
+/// The result of pausing a tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolPaused {
+    /// True if this call paused the tool in at least one shard.
+    pub changed: bool,
+    /// The shards that have reached their maximum number of pauses. In these shards, the tool is not paused.
+    pub full: Vec<u32>,
+    /// The number of shards in which the tool is paused after this call.
+    pub paused: usize,
+}
+
+impl ToolPaused {
+    /// Returns a message about the shards that could not pause the tool. `None` if all shards could.
+    #[must_use]
+    pub fn incomplete_message(&self) -> Option<String> {
+        let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
+        let rest = if self.paused == 0 { "nothing was paused" } else { "it is paused in the others" };
+        (!full.is_empty())
+            .then(|| format!("too many are paused in shard {}: resume some first; {rest}", full.join(", ")))
+    }
+}
+
+/// Pauses a tool, in its tenant's shard or in all shards. Workers read the pause with their next heartbeat. If one shard has too many pauses, the other shards still
+/// pause the tool. After an error, the call can be repeated.
+pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
+    let setting = Setting::ToolPause(tool.clone());
+    let mut set = ToolPaused::default();
+    for store in of_tool(shards, tool) {
+        let since_ms = store.now_ms().await?;
+        let entry = entry(store, &setting, Change::Set(&[]), operator, since_ms);
+        let change = ChangeSetting::pause_tool(tool.clone(), &operator.note(since_ms), Origin::Operator(entry));
+        match store.decide(change).await?.result {
+            SettingResult::Full => {
+                set.full.push(store.shard());
+                continue;
+            }
+            SettingResult::Done { .. } => set.changed = true,
+            SettingResult::Unchanged { .. } => {}
+        }
+        set.paused += 1;
+    }
+    Ok(set)
+}
+
+/// Resumes the calls of a tool. Returns false if the tool was not paused.
+/// After an error, the call can be repeated.
+pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<bool, StoreError> {
+    let mut changed = false;
+    for store in of_tool(shards, tool) {
+        changed |= remove(store, Setting::ToolPause(tool.clone()), operator).await?;
+    }
+    Ok(changed)
+}
+
+fn of_tool<'a>(shards: &'a [Store], tool: &'a PausedTool) -> impl Iterator<Item = &'a Store> {
+    shards.iter().filter(|store| tool.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)))
 }
 
 impl ActivePauses {

@@ -1,9 +1,14 @@
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
+use tickfleet_model::limits;
 use tickfleet_model::suggest::list;
+use tickfleet_store::{Store, StoreError};
 
 use super::{ChangeReport, FleetName, OperatorVerb, PARTIAL_CHANGE, Reason, UNKNOWN_NAME, VerbContext, VerbError};
 use crate::Client;
-use crate::operate::{SWITCHED_BYTES_MAX, is_switchable_name, switch_tool, switched_off};
+use crate::operate::{Change, Operator, entry, remove};
 
 /// Disable a tool for every agent at run time.
 ///
@@ -114,13 +119,48 @@ impl OperatorVerb for EnableToolRequest {
     }
 }
 
+/// The ID of a tool version contains an `@`.
 fn check_form(tool: &str) -> Result<(), VerbError> {
-    if is_switchable_name(tool) {
+    let max = 2 * limits::NAME_BYTES_MAX;
+    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
+    if (1..=max).contains(&tool.len()) && tool.chars().all(sound) {
         return Ok(());
     }
-    Err(VerbError::Invalid(format!(
-        "tool: expected its name or id, at most {SWITCHED_BYTES_MAX} of A-Z a-z 0-9 _ . - @"
-    )))
+    Err(VerbError::Invalid(format!("tool: expected its name or id, at most {max} of A-Z a-z 0-9 _ . - @")))
+}
+
+/// Disables or enables a tool for all agents in all shards. Returns false if nothing changed.
+/// After an error, the call can be repeated.
+pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Operator<'_>) -> Result<bool, StoreError> {
+    let setting = Setting::ToolOff(tool.to_owned());
+    let mut changed = false;
+    for store in shards {
+        if on {
+            changed |= remove(store, setting.clone(), operator).await?;
+            continue;
+        }
+        let entry = entry(store, &setting, Change::Set(&[]), operator, store.now_ms().await?);
+        match store.decide(ChangeSetting::switch_off(tool.to_owned(), Origin::Operator(entry))).await?.result {
+            SettingResult::Done { .. } => changed = true,
+            SettingResult::Unchanged { .. } => {}
+            SettingResult::Full => {
+                return Err(StoreError::Undecided("too many tools are disabled at run time".to_owned()));
+            }
+        }
+    }
+    Ok(changed)
+}
+
+/// Returns the tools that are disabled for all agents, by name or ID, each with the shards in which it is disabled. An
+/// interrupted change leaves a tool disabled in only some shards.
+async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>, StoreError> {
+    let mut off: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for store in shards {
+        for tool in store.run_time_config().await?.tools_off {
+            off.entry(tool).or_default().push(store.shard());
+        }
+    }
+    Ok(off)
 }
 
 impl DisabledTools {

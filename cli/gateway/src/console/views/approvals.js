@@ -160,7 +160,7 @@ export function approvalCard(approval, nowMs, refresh) {
 const wantedOf = (query) => ({ tenant: query.get("tenant"), agent: query.get("agent"), tool: query.get("tool") });
 const FIELDS = [TENANT, AGENT, TOOL, FROM, UNTIL, { name: "text", label: "Text", help: "in the arguments", wide: true }];
 
-function draw({ approvals: found, next, now_ms }, view, query, refresh) {
+function draw({ items: found, next, now_ms }, view, query, refresh) {
   const { from, until } = range(query, now());
   const text = (query.get("text") ?? "").toLowerCase();
   const matches = (one) => (!from || one.requested_ms >= from) && (!until || one.requested_ms <= until) && (!text || write(one.arguments).toLowerCase().includes(text) || nameOf(one).includes(text));
@@ -179,7 +179,7 @@ export const approvals = {
     const view = { every_ms: 3000, bar: () => filters("approvals", query, FIELDS) };
     view.load = async () => {
       const found = await ask(withQuery("approvals", { ...wantedOf(query), limit: 100, from: view.from }));
-      learn({ tenant: found.approvals.map((one) => one.tenant), agent: found.approvals.map((one) => one.agent), tool: found.approvals.map((one) => one.tool) });
+      learn({ tenant: found.items.map((one) => one.tenant), agent: found.items.map((one) => one.agent), tool: found.items.map((one) => one.tool) });
       return found;
     };
     view.draw = (found) => draw(found, view, query, refresh);

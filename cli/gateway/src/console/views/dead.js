@@ -72,7 +72,7 @@ async function each(wanted, before_ms, signal, handlePage) {
   do {
     const page = await ask(withQuery("dead", { ...wanted, before_ms, limit: PAGE, from }));
     if (signal.aborted) return " Stopped: the rest is unchanged.";
-    const answers = page.dead.length ? await handlePage(page.dead.map((one) => one.id)) : [];
+    const answers = page.items.length ? await handlePage(page.items.map((one) => one.id)) : [];
     from = page.next;
     if (from && answers.some(({ result }) => NO_ROOM.includes(result))) return " It stopped there: replay the rest later.";
   } while (from);
@@ -137,7 +137,7 @@ export function causes(found, query, refresh, caption) {
 
 function list(found, view, query, refresh) {
   const { chosen } = view;
-  const shown = new Set(found.dead.map((one) => one.id));
+  const shown = new Set(found.items.map((one) => one.id));
   for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
   const what = (one) => (one.tool ? [link("tool", { name: one.tool }, one.tool), " ", storyLink(`${one.tenant}:${one.name}`, one.name)] : one.from ? `${one.from} ${one.name ?? ""}` : ["task ", storyLink(`${one.tenant}:${one.name}`, one.name)]);
   const replay = (one) => (one.needs_message ? chip("doubt", "needs a message") : one.may_have_run ? chip("bad", "may have run") : chip("", "unchanged"));
@@ -154,9 +154,9 @@ function list(found, view, query, refresh) {
   const isSet = Object.values(wanted).some(Boolean);
   return [
     may("operate") ? h("div", { class: "row actions" }, some("Replay selected", replayMany), some("Drop selected", dropMany),
-      isSet ? [button("Replay all matches …", () => onAll("dead/replay", wanted, refresh), { disabled: !found.dead.length }), button("Drop all matches …", () => onAll("dead/drop", wanted, refresh), { disabled: !found.dead.length })]
+      isSet ? [button("Replay all matches …", () => onAll("dead/replay", wanted, refresh), { disabled: !found.items.length }), button("Drop all matches …", () => onAll("dead/drop", wanted, refresh), { disabled: !found.items.length })]
         : h("span", { class: "soft" }, "Set a filter to act on all matches.")) : null,
-    found.dead.length ? table({ caption: `${count(found.dead.length)} dead letters${found.next ? ", and maybe more" : ""}`, columns, rows: found.dead, key: (one) => one.id, chosen: may("operate") ? chosen : undefined, csv: true, note: `${count(found.read)} log entries searched` })
+    found.items.length ? table({ caption: `${count(found.items.length)} dead letters${found.next ? ", and maybe more" : ""}`, columns, rows: found.items, key: (one) => one.id, chosen: may("operate") ? chosen : undefined, csv: true })
       : empty("No dead letters match.", isSet ? "" : "good"),
     pager(view, found.next, refresh),
   ];
@@ -177,7 +177,7 @@ export const dead = {
         ask(withQuery("dead", { ...wanted, limit: 100, from: view.from })),
         isOneCause || view.from ? undefined : ask(withQuery("dead/causes", { ...wanted, limit: 12 })),
       ]);
-      learn({ cause: page.dead.map((one) => one.cause), tenant: page.dead.map((one) => one.tenant), agent: page.dead.map((one) => one.agent), tool: page.dead.map((one) => one.tool) });
+      learn({ cause: page.items.map((one) => one.cause), tenant: page.items.map((one) => one.tenant), agent: page.items.map((one) => one.agent), tool: page.items.map((one) => one.tool) });
       return { page, by };
     };
     view.draw = ({ page, by }) => [by?.causes.length ? causes(by, query, refresh) : null, list(page, view, query, refresh), by?.others ? card("More causes", empty(`${count(by.others)} more entries have other causes: narrow the filter.`)) : null];

@@ -163,7 +163,7 @@ function waiting(fleet) {
 function running(found) {
   const caption = "Running longest";
   if (!found.data) return card(caption, empty(found.wrong || "Loading …"));
-  const rows = [...found.data.turns].sort((one, other) => one.accepted_ms - other.accepted_ms).slice(0, 6);
+  const rows = [...found.data.items].sort((one, other) => one.accepted_ms - other.accepted_ms).slice(0, 6);
   if (!rows.length) return card(caption, empty("No turns run."));
   return table({ caption, plain: true, key: (row) => `${row.tenant}:${row.id}`, rows, columns: [
     { name: "Turn", cell: (row) => storyLink(`${row.tenant}:${row.id}`) }, { name: "Calls left", cell: (row) => row.tools.join(", ") },
@@ -240,18 +240,18 @@ function ofTenant(refresh) {
     draw: ({ turns, approvals, pauses }) => {
       const states = { throttled: "Wait for caps and limits", ready: "Ready", running: "Running", parked: "Parked" };
       const find = [];
-      if (approvals.approvals.length) find.push({ kind: "approvals_wait", severity: "doubt", text: `${count(approvals.approvals.length)} approvals wait` });
+      if (approvals.items.length) find.push({ kind: "approvals_wait", severity: "doubt", text: `${count(approvals.items.length)} approvals wait` });
       if (pauses.pauses.length) find.push({ kind: "paused", severity: "info", text: `${count(pauses.pauses.length)} pauses` });
       const unknown = used().data?.rows[0]?.outcomes.outcome_unknown;
       if (unknown) find.push({ kind: "unknown_outcomes", severity: "bad", text: `${count(unknown)} calls of today may or may not have taken effect` });
       return [
         h("div", { class: "top" }, attention(find),
           h("ul", { class: "tiles" }, Object.entries(states).map(([name, text]) => {
-            const found = turns.turns.filter((turn) => turn.state === name);
+            const found = turns.items.filter((turn) => turn.state === name);
             return tile(text, count(found.length), turns.next ? "of those found so far" : "turns", undefined, name === "throttled" && found.length ? "doubt" : "", `turns?state=${name}`);
-          }), tile("Approvals", count(approvals.approvals.length), "wait for approvers", undefined, approvals.approvals.length ? "doubt" : "", "approvals"), tile("Models today", money(used().data?.models?.cost), "cost", undefined, "", "stats?by=tenant"))),
+          }), tile("Approvals", count(approvals.items.length), "wait for approvers", undefined, approvals.items.length ? "doubt" : "", "approvals"), tile("Models today", money(used().data?.models?.cost), "cost", undefined, "", "stats?by=tenant"))),
         h("p", { class: "soft" }, `This key is for the tenant ${whoami().tenant}: fleet-wide figures need a key for all tenants.`),
-        h("div", { class: "pair" }, running({ data: { turns: turns.turns.filter((turn) => turn.state === "running") } }), tenants(used(), refresh)), causes(failed()),
+        h("div", { class: "pair" }, running({ data: { items: turns.items.filter((turn) => turn.state === "running") } }), tenants(used(), refresh)), causes(failed()),
       ];
     },
   };

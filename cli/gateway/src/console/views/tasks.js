@@ -13,7 +13,7 @@ export const taskState = (task) => (task.outcome ? outcome(task.outcome) : chip(
 function draw(found, view, query, refresh) {
   const { chosen } = view;
   const { wanted, matches } = wantedOf(query, NAMES);
-  const rows = found.tasks.filter(matches);
+  const rows = found.items.filter(matches);
   const living = new Set(rows.filter((task) => task.state !== "ended").map(nameOf));
   for (const id of chosen) if (!living.has(id)) chosen.delete(id);
   const columns = [
@@ -43,7 +43,7 @@ export const tasks = {
     const view = { chosen: new Set(), every_ms: 5000, bar: () => filters("tasks", query, FIELDS) };
     view.load = async () => {
       const found = await ask(withQuery("tasks", { ...wantedOf(query, NAMES).wanted, limit: 100, from: view.from }));
-      learn({ tenant: found.tasks.map((task) => task.tenant), agent: found.tasks.map((task) => task.agent) });
+      learn({ tenant: found.items.map((task) => task.tenant), agent: found.items.map((task) => task.agent) });
       return found;
     };
     view.draw = (found) => draw(found, view, query, refresh);

@@ -25,7 +25,7 @@ export function wantedOf(query, names, hasRange) {
 function draw(found, view, query, refresh) {
   const { chosen } = view;
   const { wanted, matches } = wantedOf(query, NAMES, true);
-  const rows = found.turns.filter(matches);
+  const rows = found.items.filter(matches);
   const shown = new Set(rows.map(nameOf));
   for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
   const only = (name, value) => link("turns", { ...Object.fromEntries(query), [name]: value }, value);
@@ -40,7 +40,7 @@ function draw(found, view, query, refresh) {
     { name: "Worker", value: (turn) => workerOf(turn.holder), cell: (turn) => (turn.holder ? link("worker", { name: workerOf(turn.holder) }, workerOf(turn.holder)) : "") },
   ];
   if (may("operate")) columns.push({ name: "Action", cell: (turn) => button("Cancel …", () => cancel([nameOf(turn)], "turn", refresh), { class: "quiet", "aria-label": `Cancel ${nameOf(turn)}` }) });
-  const cut = found.turns.length > rows.length ? ` of ${count(found.turns.length)}` : "";
+  const cut = found.items.length > rows.length ? ` of ${count(found.items.length)}` : "";
   return [
     may("operate") ? h("div", { class: "row actions" },
       button(chosen.size ? `Cancel selected (${chosen.size}) …` : "Cancel selected …", async () => { if (await cancel([...chosen], "turn", refresh)) chosen.clear(); }, { disabled: !chosen.size }),
@@ -57,7 +57,7 @@ export const turns = {
     const view = { chosen: new Set(), every_ms: 4000, bar: () => filters("turns", query, FIELDS) };
     view.load = async () => {
       const found = await ask(withQuery("turns", { ...wantedOf(query, NAMES, true).wanted, limit: 200, from: view.from }));
-      learn({ tenant: found.turns.map((turn) => turn.tenant), agent: found.turns.map((turn) => turn.agent), tool: found.turns.flatMap((turn) => turn.tools) });
+      learn({ tenant: found.items.map((turn) => turn.tenant), agent: found.items.map((turn) => turn.agent), tool: found.items.flatMap((turn) => turn.tools) });
       return found;
     };
     view.draw = (found) => draw(found, view, query, refresh);

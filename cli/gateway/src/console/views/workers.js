@@ -29,7 +29,7 @@ function draw({ workers: found, turns, now_ms }, refresh) {
 
 const ofTenant = { load: async () => ({}), draw: () => h("p", {}, `This key is for the tenant ${whoami().tenant}: workers need a key for all tenants.`) };
 const load = async () => {
-  const [found, { turns }] = await Promise.all([ask("workers"), ask("turns?in_workers=true&limit=300")]);
+  const [found, { items: turns }] = await Promise.all([ask("workers"), ask("turns?in_workers=true&limit=300")]);
   return { ...found, turns };
 };
 

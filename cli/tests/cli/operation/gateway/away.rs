@@ -30,22 +30,25 @@ async fn a_gateway_starts_without_redis_and_accepts_requests_once_it_is_up() {
     assert_eq!(gateway.stop(), Some(0));
 }
 
+/// Takes the examples of the required fields from the document.
+fn example(document: &Value, operation: &Value) -> Value {
+    let schema = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str().unwrap_or_default();
+    let schema = &document["components"]["schemas"][schema.rsplit('/').next().unwrap()];
+    let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let fields = schema["properties"].as_object().unwrap().iter();
+    let sent = fields.filter(|(name, _)| *name == "tenant" || required.iter().any(|known| *known == name.as_str()));
+    sent.map(|(name, field)| (name.clone(), field["example"].clone())).collect()
+}
+
 fn request(path: &str) -> (String, Value) {
-    let reason = "the test asks";
     let body = match path.rsplit('/').next().unwrap() {
         "ag-ui" => json!({"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "hi"}]}),
         "chat" => json!({"message": "hi"}),
-        "cancel" if path.starts_with("/v1/operate") => json!({"ids": ["demo:x"], "reason": reason}),
-        "replay" | "drop" if path.contains("/dead/") => json!({"ids": [LETTER], "reason": reason}),
-        "pause" => json!({"tenant": "demo", "reason": reason}),
-        "resume" if !path.contains("/workers/") => json!({"tenant": "demo", "reason": reason}),
-        "drain" | "resume" => json!({"worker": "w-1", "reason": reason}),
-        "disable" | "enable" => json!({"tool": "echo", "reason": reason}),
         "tasks" => json!({"target_agent": "kelly", "task_description": "Say hi."}),
         "claim" => json!({"claimant": "p-1"}),
         "conclude" => json!({"op": "heartbeat", "lease": "1-0"}),
         "turns" => json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]}),
-        _ => json!({"reason": reason}),
+        _ => json!({"reason": "the test asks"}),
     };
     let named = [
         ("{agent}", "kelly"),
@@ -74,10 +77,15 @@ async fn every_route_returns_retry_after_while_redis_is_down() {
     // `me` needs no Redis. The stream of operator events stays open and reports that the fleet is unavailable.
     let asks_redis = |route: &str| !["/v1/operate/me", "/v1/operate/events"].contains(&route);
     for (route, methods) in document["paths"].as_object().unwrap().iter().filter(|(route, _)| asks_redis(route)) {
-        for method in methods.as_object().unwrap().keys() {
+        for (method, operation) in methods.as_object().unwrap() {
             let (path, body) = request(route);
-            let body = if method == "get" { Value::Null } else { body };
-            let key = if route.starts_with("/v1/operate/") { &operator } else { &service };
+            let is_of_operators = route.starts_with("/v1/operate/");
+            let body = match (method.as_str(), is_of_operators) {
+                ("get", _) => Value::Null,
+                (_, true) => example(&document, operation),
+                (_, false) => body,
+            };
+            let key = if is_of_operators { &operator } else { &service };
             let answer = gateway.ask(key, &method.to_uppercase(), &path, &body);
             if answer.status != 503 || header(&answer.head, "retry-after").is_none() {
                 wrong.push(format!("{method} {path}: {} {}", answer.status, answer.body));

@@ -68,7 +68,7 @@ async fn client_responses_do_not_approve_a_waiting_call() {
 
     decides_nothing(&gateway, &key, &shows, name);
     let approvals = gateway.get(&key, "/v1/operate/approvals").json();
-    let asked = &approvals["approvals"][0];
+    let asked = &approvals["items"][0];
     assert_eq!((&asked["state"], &asked["agreed"]), (&json!("waiting"), &json!([])), "{asked}");
 
     let approve = format!("/v1/operate/approvals/demo:{}/approve", asked["id"].as_str().unwrap());

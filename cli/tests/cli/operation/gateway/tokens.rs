@@ -84,9 +84,9 @@ fn operated(gateway: &Gateway, service: &str, [viewer, operator, approver]: [&St
     assert_eq!(gateway.ask(operator, "POST", "/v1/operate/pause", &whom).status, 200);
     let pauses = gateway.get(viewer, "/v1/operate/pauses").json();
     assert_eq!((count(&pauses, "pauses"), &pauses["pauses"][0]["by"]), (1, &json!("otto@example.com")), "{pauses}");
-    let is_asked = |seen: &Value| seen["approvals"][0]["id"].is_string();
+    let is_asked = |seen: &Value| seen["items"][0]["id"].is_string();
     let seen = until("an approval", || gateway.get(viewer, "/v1/operate/approvals").json(), is_asked);
-    let approval = format!("demo:{}", seen["approvals"][0]["id"].as_str().unwrap());
+    let approval = format!("demo:{}", seen["items"][0]["id"].as_str().unwrap());
     let decided =
         gateway.ask(approver, "POST", &format!("/v1/operate/approvals/{approval}/deny"), &json!({"reason": "no"}));
     assert_eq!(decided.status, 200, "{decided:?}");
