@@ -11,7 +11,7 @@ use tickfleet_model::{ApprovalDemand, Effect, Policy, TurnId};
 use tickfleet_store::TurnName;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
-use tickfleet_tools::{ToolError, TypedTool};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::sync::Semaphore;
 
 use super::{Bank, Payment, VerdictInput, acme, approve, asked, large_payments_ask, of, pay, people, state};
@@ -59,13 +59,16 @@ async fn a_call_denied_by_facts_does_not_use_its_approval() {
 fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
     let paid = Arc::clone(paid);
     let gate = Arc::clone(gate);
-    let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, payment: Payment| {
+    let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |context: CallContext, payment: Payment| {
         let paid = Arc::clone(&paid);
         let gate = Arc::clone(&gate);
         async move {
             gate.acquire().await.map_err(ToolError::internal)?.forget();
             if payment.amount == 1 {
                 return Err(ToolError::Permanent("There is no cover.".into()));
+            }
+            if payment.amount == 7 && context.attempt < 2 {
+                return Err(ToolError::NotExecuted { message: "It is busy.".into(), retry_after: None });
             }
             paid.fetch_add(1, Ordering::SeqCst);
             Ok(json!("paid"))
@@ -90,6 +93,20 @@ async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
     assert_eq!(waits(fleet, &second).await, first);
     assert_eq!(state(fleet, &id).await, "approved", "it was used up by a call that has not begun");
     (second, id)
+}
+
+#[tokio::test]
+async fn a_retry_keeps_the_approval_and_the_effect_claim_of_its_call() {
+    let paid = Arc::new(AtomicUsize::new(0));
+    let mut fleet = Fleet::start(pays_once(of(1, &["finance"]), &paid, &Arc::new(Semaphore::new(2)))).await;
+    fleet.submit(&[pay(7)]).await;
+    let id = asked(&fleet).await.id;
+    approve(&fleet, "ann", &id).await;
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!((&result["outcome"], &result["attempts"]), (&json!("ok"), &json!(2)), "{reply}");
+    assert_eq!((&result["approval"]["by"], &result["repeats"]), (&json!(["ann"]), &json!(null)), "{reply}");
+    fleet.stop().await;
 }
 
 #[tokio::test]

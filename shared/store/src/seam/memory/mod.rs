@@ -62,8 +62,6 @@ struct Shared {
     bytes_max: AtomicU64,
     enqueued: Notify,
     appended: Notify,
-    reads: AtomicU64,
-    commits: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -130,15 +128,8 @@ impl MemoryStore {
             bytes_max: AtomicU64::new(bytes_max),
             enqueued: Notify::new(),
             appended: Notify::new(),
-            reads: AtomicU64::new(0),
-            commits: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared) }
-    }
-
-    #[must_use]
-    pub fn round_trips(&self) -> (u64, u64) {
-        (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
     }
 
     /// Takes effect with the next sample. 0 means unlimited.
@@ -191,12 +182,10 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
-        self.shared.reads.fetch_add(1, Ordering::Relaxed);
         self.read_contents(|contents| queries.iter().map(|query| contents.read(query)).collect())
     }
 
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError> {
-        self.shared.commits.fetch_add(1, Ordering::Relaxed);
         let committed = self.change(|shard, raw_ms| shard.commit(raw_ms, batch)).await?;
         if committed.results.iter().flatten().any(|one| !one.entries.is_empty()) {
             self.shared.enqueued.notify_waiters();
