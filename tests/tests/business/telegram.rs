@@ -1,20 +1,27 @@
 //! Telegram's tools. The stub of the service behaves as Telegram documents.
 
+use std::io;
+use std::sync::{Arc, Mutex};
+
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;
 
-use super::stand_in::{BOT_TOKEN, FaultyResponse, StandIn};
+use super::stand_in::{ACCESS, BOT_TOKEN, FaultyResponse, StandIn};
 use super::{outcomes, plan, reported, run};
 
 async fn fleet() -> (Fleet, StandIn) {
+    fleet_with(&[("TELEGRAM_CHAT_ID", "-1009")]).await
+}
+
+async fn fleet_with(more: &[(&str, &str)]) -> (Fleet, StandIn) {
     let services = StandIn::start().await;
     let variables = [
         ("TELEGRAM_BASE_URL", services.base.as_str()),
+        ("X_BASE_URL", &services.base),
         ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1"),
         ("TELEGRAM_BOT_TOKEN", BOT_TOKEN),
-        ("TELEGRAM_CHAT_ID", "-1009"),
     ];
-    (Fleet::start(plan(&variables, |_| {})).await, services)
+    (Fleet::start(plan(&[&variables, more].concat(), |_| {})).await, services)
 }
 
 fn message(arguments: Value) -> (&'static str, Value) {
@@ -77,5 +84,64 @@ async fn a_not_ok_answer_fails_the_call_despite_status_200() {
     let results = run(&mut fleet, "penny", &[hi(), hi()]).await;
     assert_eq!(outcomes(&results), ["permanent", "outcome_unknown"], "{results:#?}");
     assert!(reported(&results[0]).contains("group chat was upgraded"));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_default_chat_a_call_must_name_one() {
+    let (mut fleet, services) = fleet_with(&[]).await;
+    let results = run(&mut fleet, "kelly", &[message(json!({"message": "Hi."}))]).await;
+    assert_eq!(outcomes(&results), ["invalid_arguments"], "{results:#?}");
+    assert!(reported(&results[0]).ends_with("'chat_id' is missing, and this fleet has no default for it: give it."));
+    assert!(services.asked().is_empty());
+    fleet.stop().await;
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn tokens_never_appear_in_replies_redis_metrics_or_logs() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone());
+    // The fleet runs on the test's own thread, so this subscriber gets all events.
+    let logging = tracing::subscriber::set_default(subscriber.finish());
+    let user_token = format!("{ACCESS}0");
+    let (mut fleet, services) = fleet_with(&[("TELEGRAM_CHAT_ID", "-1009"), ("X_USER_TOKEN", &user_token)]).await;
+    let echoed = format!("no bot {BOT_TOKEN}, url http://x{PATH}");
+    services.trouble(PATH, FaultyResponse::status(200, json!({"ok": true, "result": {"text": echoed}})));
+    services.trouble(PATH, FaultyResponse::status(404, json!({"ok": false, "description": echoed})));
+    services.trouble(PATH, FaultyResponse::status(500, json!({"ok": false, "description": echoed})));
+    let invalid = json!({"title": "Unauthorized", "detail": format!("Bearer {user_token} is not valid")});
+    services.trouble("/2/tweets", FaultyResponse::status(401, invalid));
+    let hi = || message(json!({"message": "Hi."}));
+    let post = ("post_to_x", json!({"content": "Hi."}));
+    let results = run(&mut fleet, "kelly", &[hi(), hi(), hi(), post]).await;
+    assert_eq!(outcomes(&results), ["ok", "permanent", "outcome_unknown", "permanent"], "{results:#?}");
+    let kept = fleet.everything().await;
+    assert!(kept.contains("tool_send_telegram_message"), "the audit log was looked at");
+    let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(logged.contains("TRACE"), "{logged}");
+    let reply = json!(results).to_string();
+    let metrics = fleet.metrics.render();
+    for token in [BOT_TOKEN, &user_token, "AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"] {
+        for (place, text) in [("reply", &reply), ("Redis", &kept), ("metrics", &metrics), ("log", &logged)] {
+            assert!(!text.contains(token), "{token} is in the {place}");
+        }
+    }
+    drop(logging);
     fleet.stop().await;
 }

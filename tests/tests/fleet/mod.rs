@@ -12,5 +12,4 @@ mod policy;
 mod pools;
 mod settings;
 mod shares;
-mod social;
 mod tasks;
