@@ -5,6 +5,7 @@ mod defaults;
 mod layers;
 mod matrix;
 mod models;
+mod refused;
 mod refused_limits;
 mod refused_mcp;
 mod refused_modules;

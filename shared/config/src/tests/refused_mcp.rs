@@ -18,7 +18,7 @@ fn tool(name: &str, hints: (Option<bool>, Option<bool>)) -> McpDefinition {
     }
 }
 
-fn server(lines: &str) -> TestConfig {
+pub(super) fn server(lines: &str) -> TestConfig {
     let tools = vec![tool("look", (Some(true), None)), tool("put", (None, Some(true))), tool("send", (None, None))];
     let pins = McpPins { servers: [("files".to_owned(), McpPinned { version: None, tools })].into() };
     given()
@@ -74,56 +74,6 @@ fn the_url_expands_environment_variables_but_headers_do_not() {
     };
     assert_eq!((url.as_str(), headers["Authorization"].as_str()), ("http://a.example/mcp", "Bearer ${T}"));
     assert_eq!(allow_private.len(), 2);
-}
-
-#[test]
-fn an_unpinned_server_error_suggests_the_pin_command() {
-    server("command: x\n  other:\n    command: y").assert_refused(
-        "mcp.yaml:5:5: servers.other: found a server without pinned tools; expected its tools in mcp.lock.yaml: run \
-         `tickfleet mcp pin other`",
-    );
-}
-
-#[test]
-fn a_server_needs_exactly_one_transport() {
-    server("prefix: f_").assert_refused(
-        "mcp.yaml:3:5: servers.files: found a server that cannot be reached; expected `command` (a child process) or \
-         `url` (streamable HTTP)",
-    );
-    server("command: x\n    url: http://a.example").assert_refused(
-        "mcp.yaml:4:10: servers.files.url: found \"http://a.example\"; expected either `command` or `url`, not both",
-    );
-    server("command: x\n    headers: {A: b}").assert_refused(
-        "mcp.yaml:4:14: servers.files.headers: found a mapping; expected nothing: it has no meaning with `command`",
-    );
-    server("url: ftp://a.example").assert_refused(
-        "mcp.yaml:3:10: servers.files.url: found \"ftp://a.example\"; expected http:// or https://, a host, and no \
-         fragment, template or password",
-    );
-}
-
-#[test]
-fn unknown_tools_and_secrets_and_reserved_headers_are_rejected() {
-    server("command: x\n    tools: [look, lok]").assert_refused(
-        "mcp.yaml:4:19: servers.files.tools[1]: found \"lok\"; expected a pinned tool of the server: look, put, send; \
-         did you mean `look`?",
-    );
-    server("command: x\n    exclude: [lok]").assert_refused(
-        "mcp.yaml:4:15: servers.files.exclude[0]: found \"lok\"; expected a pinned tool of the server: look, put, \
-         send; did you mean `look`?",
-    );
-    server("command: x\n    effects: {sned: read}").assert_refused(
-        "mcp.yaml:4:14: servers.files.effects: found the unknown tool `sned`; expected a pinned tool of the server: \
-         look, put, send; did you mean `send`?",
-    );
-    server("command: x\n    env: {A: \"${KEEY}\"}\n    secrets: {KEY: {env: K}}").assert_refused(
-        "mcp.yaml:4:14: servers.files.env.A: found ${KEEY}; expected a secret declared under `secrets`: KEY; did you \
-         mean `KEY`?",
-    );
-    server("url: http://a.example\n    headers: {Mcp-Session-Id: x}").assert_refused(
-        "mcp.yaml:4:15: servers.files.headers.Mcp-Session-Id: found the name \"Mcp-Session-Id\"; expected a header \
-         that does not belong to the connection or the protocol",
-    );
 }
 
 #[test]

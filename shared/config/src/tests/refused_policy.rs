@@ -2,14 +2,14 @@
 
 use super::{TestConfig, given};
 
-fn agents(text: &str) -> TestConfig {
+pub(super) fn agents(text: &str) -> TestConfig {
     given()
         .file("agents.yaml", text)
         .file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
         .file("tenants.yaml", "tenants: {acme: {}}\n")
 }
 
-fn permissions(text: &str) -> TestConfig {
+pub(super) fn permissions(text: &str) -> TestConfig {
     agents("agents:\n  ada: {roles: [engineer]}\n  bob: {roles: [writer]}\n").file("permissions.yaml", text)
 }
 
@@ -52,55 +52,6 @@ fn a_role_is_rejected_when_no_agent_has_roles() {
             "permissions.yaml:1:30: permissions.echo.roles[0]: found \"writer\"; expected a role that an agent of \
          agents.yaml has: there are none",
         );
-}
-
-#[test]
-fn a_version_selector_needs_a_known_tool_and_a_valid_range() {
-    agents("agents:\n  ada:\n    tool_versions: {eco: latest}\n").assert_refused(
-        "agents.yaml:3:21: agents.ada.tool_versions.eco: found the unknown tool `eco`; expected a tool of tools.yaml or \
-         a built-in one",
-    );
-    agents("agents:\n  ada:\n    tool_versions: {echo: newest}\n").assert_refused(
-        "agents.yaml:3:27: agents.ada.tool_versions.echo: found \"newest\"; expected latest, or a quoted range of versions \
-         such as \"1\", \"1.2\" or \">=1, <3\"",
-    );
-}
-
-#[test]
-fn permissions_for_an_unknown_agent_are_refused() {
-    permissions("permissions:\n  echo:\n    agents:\n      - ada\n      - bobb\n").assert_refused(
-        "permissions.yaml:5:9: permissions.echo.agents[1]: found \"bobb\"; expected an agent of agents.yaml: ada, bob; \
-         did you mean `bob`?",
-    );
-    permissions("permissions:\n  echo: {everyone: true, deny_agents: [bobb]}\n").assert_refused(
-        "permissions.yaml:2:40: permissions.echo.deny_agents[0]: found \"bobb\"; expected an agent of agents.yaml: \
-         ada, bob; did you mean `bob`?",
-    );
-}
-
-#[test]
-fn permissions_for_an_unknown_role_are_refused() {
-    permissions("permissions:\n  echo: {roles: [enginer]}\n").assert_refused(
-        "permissions.yaml:2:18: permissions.echo.roles[0]: found \"enginer\"; expected a role that an agent of \
-         agents.yaml has: engineer, writer; did you mean `engineer`?",
-    );
-}
-
-#[test]
-fn an_unknown_policy_field_is_rejected() {
-    permissions("permissions:\n  echo: {everyone: true, only_weekdays: true}\n").assert_refused(
-        "permissions.yaml:2:26: permissions.echo.only_weekdays: found the unknown field `only_weekdays`; expected one \
-         of agents, roles, deny_agents, deny_roles, everyone, rules, facts",
-    );
-    agents("agents:\n  ada: {}\n  bob: {max_action_per_day: 5}\n").assert_refused(
-        "agents.yaml:3:9: agents.bob.max_action_per_day: found the unknown field `max_action_per_day`; expected one \
-         of roles, capabilities, tool_versions, calls_per_tick, max_actions_per_day, task_handler; did you mean \
-         `max_actions_per_day`?",
-    );
-    agents("agents: {}\n").file("tenants.yaml", "tenants:\n  acme: {budget: 5}\n").assert_refused(
-        "tenants.yaml:2:10: tenants.acme.budget: found the unknown field `budget`; expected one of plan, features, \
-         time_zone, max_actions_per_day, agents, users, limits",
-    );
 }
 
 #[test]
@@ -215,27 +166,6 @@ fn a_file_without_its_root_key_is_rejected() {
 }
 
 #[test]
-fn names_with_invalid_characters_are_rejected() {
-    agents("agents:\n  \"a:b\": {}\n").assert_refused(
-        "agents.yaml:2:3: agents.a:b: found the agent name \"a:b\"; expected a name: agent has the character ':' at \
-         byte 1; allowed are A-Z a-z 0-9 _ . -",
-    );
-    agents("agents: {}\n").file("tenants.yaml", "tenants:\n  \"a b\": {}\n").assert_refused(
-        "tenants.yaml:2:3: tenants.a b: found the tenant name \"a b\"; expected a name: tenant has the character ' ' \
-         at byte 1; allowed are A-Z a-z 0-9 _ . -",
-    );
-}
-
-#[test]
-fn caps_out_of_range_are_rejected() {
-    agents("agents:\n  ada: {calls_per_tick: 0}\n")
-        .assert_refused("agents.yaml:2:25: agents.ada.calls_per_tick: found 0; expected a whole number from 1 to 1000");
-    agents("agents: {}\n").file("tenants.yaml", "tenants:\n  acme: {max_actions_per_day: -1}\n").assert_refused(
-        "tenants.yaml:2:31: tenants.acme.max_actions_per_day: found -1; expected a whole number from 0 to 4294967295",
-    );
-}
-
-#[test]
 fn a_tenant_with_an_unknown_time_zone_or_agent_is_rejected() {
     let errors = agents("agents: {ada: {}}\n")
         .file("tenants.yaml", "tenants:\n  acme: {time_zone: utc, agents: [adda]}\n")
@@ -252,30 +182,12 @@ fn a_tenant_with_an_unknown_time_zone_or_agent_is_rejected() {
 }
 
 #[test]
-fn a_duplicate_name_in_a_list_is_rejected() {
-    permissions("permissions:\n  echo: {agents: [ada, ada]}\n")
-        .assert_refused("permissions.yaml:2:24: permissions.echo.agents[1]: found \"ada\"; expected each name once");
-}
-
-#[test]
 fn an_agent_has_exactly_one_known_task_handler() {
     let one = "exactly one of typed, http, llm, external";
     agents("agents:\n  ada: {task_handler: {}}\n")
         .assert_refused(&format!("agents.yaml:2:23: agents.ada.task_handler: found a mapping; expected {one}"));
     agents("agents:\n  ada: {task_handler: {typed: note, external: {}}}\n")
         .assert_refused(&format!("agents.yaml:2:23: agents.ada.task_handler: found a mapping; expected {one}"));
-    agents("agents:\n  ada: {task_handler: {typed: notes}}\n").assert_refused(
-        "agents.yaml:2:31: agents.ada.task_handler.typed: found \"notes\"; expected a task handler of this binary: \
-         note; did you mean `note`?",
-    );
-    agents("agents:\n  ada: {task_handler: {script: gpt}}\n").assert_refused(
-        "agents.yaml:2:24: agents.ada.task_handler.script: found the unknown field `script`; expected one of typed, http, \
-         llm, external, effect, timeout_ms",
-    );
-    agents("agents:\n  ada: {task_handler: {external: {lease_ms: 10}}}\n").assert_refused(
-        "agents.yaml:2:45: agents.ada.task_handler.external.lease_ms: found 10; expected a whole number from 1000 to \
-         3600000",
-    );
 }
 
 #[test]
@@ -297,10 +209,6 @@ fn only_http_task_handlers_accept_an_effect() {
     assert_eq!(handler("bob"), (Effect::Once, None));
     agents(format!("agents:\n  ada: {{task_handler: {{{http}, effect: twice}}}}\n").as_str()).assert_refused(
         "agents.yaml:2:116: agents.ada.task_handler.effect: found \"twice\"; expected one of read, idempotent, once",
-    );
-    agents("agents:\n  ada: {task_handler: {typed: note, effect: read}}\n").assert_refused(
-        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: only http handlers \
-         take it",
     );
     agents("agents:\n  ada: {task_handler: {effect: read}}\n").errors();
 }
