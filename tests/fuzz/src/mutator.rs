@@ -53,11 +53,11 @@ const NESTING: [usize; 4] = [3, 60, 70, 2_000];
 /// Generates numbers with xorshift64*.
 pub(crate) struct Mutator {
     state: u64,
-    words: &'static [&'static str],
+    words: Vec<Vec<u8>>,
 }
 
 impl Mutator {
-    pub(crate) fn new(seed: u64, words: &'static [&'static str]) -> Self {
+    pub(crate) fn new(seed: u64, words: Vec<Vec<u8>>) -> Self {
         Self { state: seed | 1, words }
     }
 
@@ -93,7 +93,10 @@ impl Mutator {
                 bytes.drain(at..end);
             }
             4 => insert(bytes, at, self.one_of(&PIECES).unwrap_or_default().as_bytes()),
-            5 => insert(bytes, at, self.one_of(self.words).unwrap_or(",").as_bytes()),
+            5 => {
+                let word = self.below(self.words.len());
+                insert(bytes, at, self.words.get(word).map_or(b",", Vec::as_slice));
+            }
             6 => self.number(bytes, at),
             7 => self.splice(bytes, at, other),
             8 => self.nest(bytes, at),

@@ -26,6 +26,31 @@ pub fn committed(target: &Target) -> Vec<Vec<u8>> {
     folders.iter().flat_map(|folder| files(folder)).filter_map(|file| fs::read(file).ok()).collect()
 }
 
+/// The words of the target's grammar, in the format of libFuzzer. Random mutations of bytes would not produce them.
+fn dictionary(target: &Target) -> Vec<Vec<u8>> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("dictionaries").join(target.name).with_extension("dict");
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    text.lines()
+        .map(|line| word(line.strip_prefix('"').and_then(|line| line.strip_suffix('"')).unwrap_or(line)))
+        .collect()
+}
+
+fn word(quoted: &str) -> Vec<u8> {
+    let mut word = Vec::new();
+    let mut bytes = quoted.bytes();
+    while let Some(byte) = bytes.next() {
+        let escaped = if byte == b'\\' { bytes.next() } else { None };
+        word.push(match escaped {
+            Some(b'x') => [bytes.next(), bytes.next()].into_iter().flatten().fold(0, |code, digit| {
+                16 * code + char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).unwrap_or(0)
+            }),
+            Some(other) => other,
+            None => byte,
+        });
+    }
+    word
+}
+
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = folder.read_dir().into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
@@ -44,7 +69,7 @@ pub fn play(target: &Target, data: &Path) -> InputCounts {
         inputs.extend(sample);
     }
     inputs.iter().for_each(|input| one(target, input, data));
-    let mut mutator = Mutator::new(SEED, target.words);
+    let mut mutator = Mutator::new(SEED, dictionary(target));
     for _ in 0..target.mutations {
         let input = mutator.below(inputs.len());
         let other = mutator.below(inputs.len());

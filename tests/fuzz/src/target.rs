@@ -6,10 +6,8 @@ use crate::corpus::Source;
 pub struct Target {
     /// Also the name of the binary in `libfuzzer`, and of the folder of seeds.
     pub name: &'static str,
-    pub parses: &'static str,
     pub run: fn(&[u8]),
     pub corpus: &'static [Source],
-    pub words: &'static [&'static str],
     /// Small enough that a run of all targets takes seconds.
     pub mutations: usize,
 }

@@ -1,6 +1,5 @@
-//! `corpus <folder of the data sets> <folder to write to>` writes the corpora and dictionaries for libFuzzer.
+//! `corpus <folder of the data sets> <folder to write to>` writes the corpora for libFuzzer.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,22 +23,5 @@ fn write(target: &Target, data: &Path, out: &Path) -> io::Result<()> {
     for (number, input) in play::committed(target).into_iter().chain(of_others).enumerate() {
         fs::write(folder.join(format!("{number:05}")), input)?;
     }
-    fs::write(out.join(format!("{}.dict", target.name)), dictionary(target.words))
-}
-
-fn dictionary(words: &[&str]) -> String {
-    let mut lines = String::new();
-    for word in words {
-        lines.push('"');
-        for byte in word.bytes() {
-            if byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\') {
-                lines.push(char::from(byte));
-            } else {
-                // Writing to a String cannot fail.
-                let _ = write!(lines, "\\x{byte:02x}");
-            }
-        }
-        lines.push_str("\"\n");
-    }
-    lines
+    Ok(())
 }
