@@ -145,94 +145,9 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
 }
 
 /// `P:` stands for the shard's prefix.
-const ATTACKS: [&str; 65] = [
-    "DEL P:turns",
-    "UNLINK P:turns",
-    "DEL P:tasks",
-    "XTRIM P:turns MAXLEN 0",
-    "XTRIM P:tasks MINID 9999999999999-0",
-    "XDEL P:turns 1-1",
-    "XSETID P:turns 9999999999999-0",
-    "XGROUP DESTROY P:turns workers",
-    "XGROUP SETID P:turns workers $",
-    "XGROUP DELCONSUMER P:turns workers s-a",
-    "XREADGROUP GROUP workers mine COUNT 1 STREAMS P:turns >",
-    "XCLAIM P:turns workers mine 0 1-1",
-    "XACK P:turns workers 1-1",
-    "PEXPIRE P:turns 1",
-    "EXPIRE P:turns 1",
-    "RENAME P:turns P:id:acme:mine",
-    "RENAME P:id:acme:mine P:turns",
-    "COPY P:id:acme:mine P:done:acme:t1 REPLACE",
-    "RESTORE P:done:acme:t1 0 x",
-    "SET P:turns x",
-    "DEL P:id:acme:t1",
-    "XADD P:replies:acme:box * seq 1 reply {}",
-    "XADD P:ready:normal * t acme:t1",
-    "XADD P:audit * audit {}",
-    "XADD P:dead * message {}",
-    "XADD P:approvals:acme * event approved",
-    "DEL P:audit",
-    "XTRIM P:audit MAXLEN 0",
-    "XDEL P:audit 1-1",
-    "SET P:turn:acme:t1 x",
-    "DEL P:turn:acme:t1",
-    "HSET P:parts:turn:acme:t1 result:0 x",
-    "HDEL P:parts:turn:acme:t1 result:0",
-    "SET P:done:acme:t1 x",
-    "DEL P:done:acme:t1",
-    "SET P:cancel:acme:t1 x",
-    "DEL P:meta",
-    "HSET P:meta pressure 1",
-    "HSET P:meta last_ms 9999999999999",
-    "DEL P:timers",
-    "ZADD P:timers 0 turn:acme:t1",
-    "ZREM P:timers turn:acme:t1",
-    "DEL P:counters:_",
-    "HSET P:counters:_ _out:acme x",
-    "HDEL P:counters:_ _unfinished:acme",
-    "SET P:approval:acme:a1 x",
-    "SET P:consumer:s-a x",
-    "SET P:policy x",
-    "SET P:settings x",
-    "DEL P:seals",
-    "SET P:sealing x",
-    "HSET P:parts:sealing head:acme x",
-    "EVAL return(1) 0",
-    "SCRIPT LOAD while(true)do(end)",
-    "SCRIPT FLUSH",
-    "SCRIPT KILL",
-    "FUNCTION LOAD x",
-    "FUNCTION DELETE x",
-    "FUNCTION FLUSH",
-    "FUNCTION KILL",
-    "FLUSHALL",
-    "FLUSHDB",
-    "CONFIG SET maxmemory 1",
-    "ACL SETUSER mine on",
-    "SHUTDOWN NOSAVE",
-];
+const ATTACKS: &str = include_str!("attacks.txt");
 /// Must fail, although a gateway may pause, cancel and replay.
-const ATTACKS_OF_GATEWAYS: [&str; 18] = [
-    "DEL P:audit",
-    "XTRIM P:audit MAXLEN 0",
-    "XDEL P:audit 1-1",
-    "DEL P:seals",
-    "XADD P:seals * body x",
-    "SET P:sealing x",
-    "HSET P:parts:sealing head:acme x",
-    "SET P:consumer:s-a x",
-    "SET P:policy x",
-    "SET P:grant:x stolen",
-    "SET P:documents:acme x",
-    "SET P:memories:acme:kelly x",
-    "SET P:follow:mine x",
-    "RENAME P:turns P:tasks",
-    "FLUSHALL",
-    "CONFIG SET maxmemory 1",
-    "ACL SETUSER mine on",
-    "SHUTDOWN NOSAVE",
-];
+const ATTACKS_OF_GATEWAYS: &str = include_str!("attacks_of_gateways.txt");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn weak_roles_cannot_destroy_forge_or_stop_anything() {
@@ -242,14 +157,11 @@ async fn weak_roles_cannot_destroy_forge_or_stop_anything() {
     let prefix = fleet.store.keys().key("");
     fleet.until("its tools are listed", async |fleet| fleet.ask::<u64>("EXISTS", "tools", &[]).await == 1).await;
     let before = keys(&mut fleet.server.connection().await).await;
-    for (role, attacks) in [
-        ("producer", &ATTACKS[..]),
-        ("exporter", &ATTACKS[..]),
-        ("viewer", &ATTACKS[..]),
-        ("gateway", &ATTACKS_OF_GATEWAYS[..]),
-    ] {
+    for (role, attacks) in
+        [("producer", ATTACKS), ("exporter", ATTACKS), ("viewer", ATTACKS), ("gateway", ATTACKS_OF_GATEWAYS)]
+    {
         let mut connection = connected(&fleet.url_of(role)).await;
-        for attack in attacks {
+        for attack in attacks.lines() {
             let words: Vec<String> = attack.split(' ').map(|word| word.replace("P:", &prefix)).collect();
             let mut command = redis::cmd(&words[0]);
             command.arg(&words[1..]);
