@@ -108,11 +108,11 @@ impl Decision for PruneCounter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     #[test]
     fn counters_are_deleted_when_their_limit_expires() {
-        let mut shard = Paper::at(1_500);
+        let mut shard = Trial::at(1_500);
         let limit: Arc<str> = "_requests:acme:0".into();
         let other: Arc<str> = "_cost:acme:0".into();
         let mut transaction = Transaction::new(shard.context().version);
@@ -123,41 +123,41 @@ mod tests {
         }
         shard.commit(&transaction).unwrap();
         let delete = DeleteCounters { limit: limit.clone(), counters: vec!["kelly".into()], last: true };
-        assert!(!shard.result(&delete));
+        assert!(!shard.run(&delete));
         shard.now_ms = 2_000;
-        let early = shard.decide(&delete);
+        let early = shard.step(&delete);
         shard.now_ms = 1_500;
         assert!(!shard.finish(&delete, early).result, "the caller's clock was ahead");
         shard.now_ms = 2_000;
-        assert!(shard.result(&delete));
-        assert!(!shard.result(&delete));
+        assert!(shard.run(&delete));
+        assert!(!shard.run(&delete));
         assert_eq!(shard.counters.keys().collect::<Vec<_>>(), [&CounterKey::new(&other, "kelly")]);
-        assert_eq!(shard.set(&expiring()), [&*other]);
+        assert_eq!(shard.members(&expiring()), [&*other]);
     }
 
     #[test]
     fn idle_counters_are_pruned() {
-        let mut shard = Paper::at(1_500);
+        let mut shard = Trial::at(1_500);
         let counter = CounterKey::new("spend", "acme");
         let prune = PruneCounter { counter: counter.clone() };
-        let put = |shard: &mut Paper, ends_ms, queued| {
+        let put = |shard: &mut Trial, ends_ms, queued| {
             shard.counters.insert(counter.clone(), CounterState { used: 3, ends_ms, began_ms: 1, queued });
         };
-        assert!(!shard.result(&prune), "there is none");
+        assert!(!shard.run(&prune), "there is none");
         put(&mut shard, 1_000, false);
-        assert!(!shard.result(&prune));
+        assert!(!shard.run(&prune));
         shard.pass(IDLE_MS);
         for (ends_ms, queued) in [(0, false), (shard.now_ms + 1, false), (1_000, true)] {
             put(&mut shard, ends_ms, queued);
-            assert!(!shard.result(&prune));
+            assert!(!shard.run(&prune));
         }
         put(&mut shard, 1_000, false);
-        let decided = shard.decide(&prune);
+        let decided = shard.step(&prune);
         let ends_ms = shard.now_ms + 10;
         put(&mut shard, ends_ms, false);
         assert!(!shard.finish(&prune, decided).result, "a debit came in between");
         put(&mut shard, 1_000, false);
-        assert!(shard.result(&prune));
+        assert!(shard.run(&prune));
         assert!(shard.counters.is_empty());
     }
 }

@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
     use crate::Conflict;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     struct Submit;
 
@@ -239,7 +239,7 @@ mod tests {
         AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 100 }
     }
 
-    fn append(shard: &mut Paper, log: crate::StreamKey) -> EntryId {
+    fn append(shard: &mut Trial, log: crate::StreamKey) -> EntryId {
         let mut transaction = Transaction::new(shard.context().version);
         transaction.write(Write::Append { log: log.clone(), fields: vec![], max_entries: 100 });
         shard.commit(&transaction).unwrap();
@@ -248,29 +248,29 @@ mod tests {
 
     #[test]
     fn a_dead_letter_is_dropped_once() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let drop_it = DropDead { item: DeadItem::Letter(append(&mut shard, keys::dead())), entry: entry() };
         let gone = DropDead { item: DeadItem::Letter(EntryId::new("7-0")), entry: entry() };
-        assert_eq!(shard.result(&gone), Err(NotHandled::Gone));
-        assert_eq!(shard.result(&drop_it), Ok(()));
-        assert_eq!(shard.result(&drop_it), Err(NotHandled::Again(Handling::Dropped)));
+        assert_eq!(shard.run(&gone), Err(NotHandled::Gone));
+        assert_eq!(shard.run(&drop_it), Ok(()));
+        assert_eq!(shard.run(&drop_it), Err(NotHandled::Again(Handling::Dropped)));
         assert!(shard.log(&keys::dead()).is_empty());
         assert_eq!(shard.log(&keys::audit()).len(), 1);
         shard.pass(DAY_MS);
-        assert_eq!(shard.result(&drop_it), Err(NotHandled::Gone));
+        assert_eq!(shard.run(&drop_it), Err(NotHandled::Gone));
     }
 
     #[test]
     fn concurrent_operators_handle_a_dead_item_once() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         for log in [keys::dead(), keys::audit()] {
-            shard.logs.remove(&keys::turns());
+            shard.queues.remove(&keys::turns());
             let id = append(&mut shard, log.clone());
             let item = if log == keys::dead() { DeadItem::Letter(id) } else { DeadItem::Call(id) };
             let replay = Replay { item: item.clone(), submission: Submit, entry: entry() };
             let dropped = DropDead { item, entry: entry() };
-            let first = shard.decide(&replay);
-            let second = shard.decide(&dropped);
+            let first = shard.step(&replay);
+            let second = shard.step(&dropped);
             assert_eq!(shard.finish(&replay, first).result, ReplayResult::Submitted(true));
             assert_eq!(shard.finish(&dropped, second).result, Err(NotHandled::Again(Handling::Replayed)));
             assert_eq!(shard.log(&keys::turns()).len(), 1);
@@ -279,36 +279,36 @@ mod tests {
 
     #[test]
     fn a_rejected_replay_keeps_the_dead_letter() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         append(&mut shard, keys::turns());
         let item = DeadItem::Letter(append(&mut shard, keys::dead()));
         let replay = Replay { item, submission: Submit, entry: entry() };
-        assert_eq!(shard.result(&replay), ReplayResult::Refused(false));
+        assert_eq!(shard.run(&replay), ReplayResult::Refused(false));
         assert_eq!(shard.log(&keys::dead()).len(), 1);
         assert!(shard.log(&keys::audit()).is_empty());
-        shard.logs.remove(&keys::turns());
-        assert_eq!(shard.result(&replay), ReplayResult::Submitted(true));
+        shard.queues.remove(&keys::turns());
+        assert_eq!(shard.run(&replay), ReplayResult::Submitted(true));
         assert!(shard.log(&keys::dead()).is_empty());
     }
 
     #[test]
     fn handled_calls_are_removed_with_their_audit_entries() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let call = DropDead { item: DeadItem::Call(append(&mut shard, keys::audit())), entry: entry() };
-        assert_eq!(shard.result(&call), Ok(()));
-        assert_eq!(shard.result(&ForgetHandled { log_begins_ms: 1_000 }), 0);
-        assert_eq!(shard.result(&call), Err(NotHandled::Again(Handling::Dropped)));
-        assert_eq!(shard.result(&ForgetHandled { log_begins_ms: 1_001 }), 1);
-        assert!(shard.set(&handled_calls()).is_empty());
+        assert_eq!(shard.run(&call), Ok(()));
+        assert_eq!(shard.run(&ForgetHandled { log_begins_ms: 1 }), 0);
+        assert_eq!(shard.run(&call), Err(NotHandled::Again(Handling::Dropped)));
+        assert_eq!(shard.run(&ForgetHandled { log_begins_ms: 2 }), 1);
+        assert!(shard.members(&handled_calls()).is_empty());
         assert!(shard.records.is_empty());
     }
 
     #[test]
     fn too_many_handled_calls_are_refused() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let item = DeadItem::Call(append(&mut shard, keys::audit()));
         let members = (0..limits::HANDLED_CALLS_MAX).map(|member| (member.to_string().into(), 1)).collect();
         shard.sets.insert(handled_calls(), members);
-        assert_eq!(shard.result(&DropDead { item, entry: entry() }), Err(NotHandled::Full));
+        assert_eq!(shard.run(&DropDead { item, entry: entry() }), Err(NotHandled::Full));
     }
 }

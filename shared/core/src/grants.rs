@@ -66,15 +66,15 @@ impl Decision for RenewGrant<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     #[test]
     fn one_worker_at_a_time_renews_a_grant() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let renew = RenewGrant { id: "x", lease_ms: 500 };
-        assert!(shard.result(&renew));
-        assert!(!shard.result(&renew));
-        shard.run(&KeepGrant { id: "x", sealed: Bytes::from_static(b"sealed"), ttl_ms: 9_000 });
+        assert!(shard.run(&renew));
+        assert!(!shard.run(&renew));
+        shard.receipt(&KeepGrant { id: "x", sealed: Bytes::from_static(b"sealed"), ttl_ms: 9_000 });
         assert_eq!(shard.record(&key("x")), Some(Present {}));
     }
 }

@@ -60,8 +60,6 @@ pub mod keys;
 pub mod knowledge;
 pub mod leases;
 pub mod mutants;
-#[cfg(test)]
-mod paper;
 pub mod record;
 pub mod recovery;
 pub mod section;

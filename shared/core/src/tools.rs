@@ -121,11 +121,11 @@ impl Decision for Publish<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     #[test]
     fn lists_are_published_with_their_agents() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let tenant = TenantId::new("acme").unwrap();
         let agent = AgentId::new("kelly").unwrap();
         let agents = [(tenant.clone(), agent.clone(), "0a".to_owned())];
@@ -133,7 +133,7 @@ mod tests {
         let text = ToolListText(RawValue::from_string(r#"{"tools":[]}"#.to_owned()).unwrap());
         let list = Publication::List { digest: "0a", text: &text };
         for content in [list, Publication::Agents(&agents), Publication::Mark(&mark)] {
-            shard.run(&Publish { content, ttl_ms: 9_000 });
+            shard.receipt(&Publish { content, ttl_ms: 9_000 });
         }
         assert_eq!(shard.record(&agent_key(&tenant, &agent)), Some(AgentList { digest: "0a".into() }));
         let stored: ToolListText = shard.record(&list_key("0a")).unwrap();

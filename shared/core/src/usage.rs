@@ -105,8 +105,8 @@ pub fn count_use(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Paper;
     use crate::transaction::StreamKey;
+    use crate::trial::Trial;
     use crate::{EntryId, Version};
 
     const DAY: Day = Day { start_ms: 1_000, end_ms: 2_000 };
@@ -119,12 +119,12 @@ mod tests {
         ModelUse { request: name.into(), tokens_in: 100, tokens_out: 20, cost: 3 }
     }
 
-    fn used(shard: &Paper, unit: UsageUnit, start_ms: i64, agent: &str) -> u64 {
+    fn used(shard: &Trial, unit: UsageUnit, start_ms: i64, agent: &str) -> u64 {
         let limit = unit.limit(&owner("x").0, start_ms);
         shard.counters.get(&CounterKey::new(limit, agent)).map_or(0, |state| state.used)
     }
 
-    fn count(shard: &mut Paper, task: &mut TaskPart, used: &ModelUse, agent: &str) -> bool {
+    fn count(shard: &mut Trial, task: &mut TaskPart, used: &ModelUse, agent: &str) -> bool {
         let (tenant, agent) = owner(agent);
         let mut transaction = Transaction::new(shard.context().version);
         let now_ms = shard.now_ms;
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_request_counts_once() {
-        let mut shard = Paper::at(1_500);
+        let mut shard = Trial::at(1_500);
         let mut task = TaskPart::default();
         assert!(count(&mut shard, &mut task, &request("1"), "kelly"));
         assert!(!count(&mut shard, &mut task, &request("1"), "kelly"), "it is counted");
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_request_that_outlasts_its_day_counts_for_the_next() {
-        let mut shard = Paper::at(2_000);
+        let mut shard = Trial::at(2_000);
         let mut task = TaskPart::default();
         count(&mut shard, &mut task, &request("1"), "kelly");
         assert_eq!(used(&shard, UsageUnit::TokensOut, 2_000, "kelly"), 20);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn agents_beyond_the_bound_are_counted_together() {
-        let mut shard = Paper::at(1_500);
+        let mut shard = Trial::at(1_500);
         for agent in 0..limits::USAGE_AGENTS_MAX + 2 {
             count(&mut shard, &mut TaskPart::default(), &request("1"), &format!("a{agent}"));
         }

@@ -72,7 +72,7 @@ mod tests {
     use tickfleet_model::ConsumerId;
 
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn follow(process: &str, before: &str, after: &str) -> Follow {
         let candidate = Candidate { process: ConsumerId::new(process).unwrap(), lease_ms: 100 };
@@ -81,33 +81,33 @@ mod tests {
 
     #[test]
     fn a_follower_advances_only_from_the_stored_position() {
-        let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&follow("a", "", "5-0")), FollowResult::Done);
-        assert_eq!(shard.result(&follow("a", "", "6-0")), FollowResult::Stale { position: "5-0".into() });
-        assert_eq!(shard.result(&follow("b", "5-0", "6-0")), FollowResult::Held);
+        let mut shard = Trial::at(1_000);
+        assert_eq!(shard.run(&follow("a", "", "5-0")), FollowResult::Done);
+        assert_eq!(shard.run(&follow("a", "", "6-0")), FollowResult::Stale { position: "5-0".into() });
+        assert_eq!(shard.run(&follow("b", "5-0", "6-0")), FollowResult::Held);
         shard.pass(100);
-        assert_eq!(shard.result(&follow("b", "5-0", "5-0")), FollowResult::Done, "the lease has ended");
-        assert_eq!(shard.result(&follow("a", "5-0", "7-0")), FollowResult::Held);
+        assert_eq!(shard.run(&follow("b", "5-0", "5-0")), FollowResult::Done, "the lease has ended");
+        assert_eq!(shard.run(&follow("a", "5-0", "7-0")), FollowResult::Held);
         assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "5-0");
     }
 
     #[test]
     fn two_followers_never_advance_from_the_same_position() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&follow("a", "", "5-0"));
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&follow("a", "", "5-0"));
         shard.pass(100);
         let late = follow("a", "5-0", "6-0");
         let new = follow("b", "5-0", "7-0");
-        let decided = shard.decide(&late);
-        assert_eq!(shard.result(&new), FollowResult::Done);
+        let decided = shard.step(&late);
+        assert_eq!(shard.run(&new), FollowResult::Done);
         assert_eq!(shard.finish(&late, decided).result, FollowResult::Held);
         assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "7-0");
     }
 
     #[test]
     fn a_repeated_commit_is_recognized() {
-        let mut shard = Paper::at(1_000);
-        let Step::Commit(transaction, _) = shard.decide(&follow("a", "", "5-0")) else { panic!("nothing to commit") };
+        let mut shard = Trial::at(1_000);
+        let Step::Commit(transaction, _) = shard.step(&follow("a", "", "5-0")) else { panic!("nothing to commit") };
         assert!(!shard.commit(&transaction).unwrap().was_committed);
         assert!(shard.commit(&transaction).unwrap().was_committed);
     }

@@ -283,7 +283,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn sample(minute: i64, before: Option<&str>, upto: &str) -> Sample {
         let ok = EndedCalls { ok: 2, ..EndedCalls::default() };
@@ -300,18 +300,18 @@ mod tests {
         }
     }
 
-    fn point(shard: &Paper, step: HistoryStep, minute: i64) -> Option<Point> {
+    fn point(shard: &Trial, step: HistoryStep, minute: i64) -> Option<Point> {
         let (record, number) = step.place(minute * MINUTE_MS);
         shard.record::<Points>(&record)?.0.get(&number).copied()
     }
 
     #[test]
     fn a_sample_adds_to_its_minute_and_hour() {
-        let mut shard = Paper::at(0);
-        assert!(shard.result(&sample(100, None, "1-0")));
+        let mut shard = Trial::at(0);
+        assert!(shard.run(&sample(100, None, "1-0")));
         assert_eq!(point(&shard, HistoryStep::Minute, 100), None, "the first sample only notes the position");
-        assert!(shard.result(&sample(101, Some("1-0"), "2-0")));
-        assert!(shard.result(&Sample { waiting: 9, ..sample(102, Some("2-0"), "3-0") }));
+        assert!(shard.run(&sample(101, Some("1-0"), "2-0")));
+        assert!(shard.run(&Sample { waiting: 9, ..sample(102, Some("2-0"), "3-0") }));
         let ended = |ok| EndedCalls { ok, ..EndedCalls::default() };
         let minute = Point { calls: ended(2), turns: Some(3), waiting: Some(9), running: Some(5) };
         assert_eq!(point(&shard, HistoryStep::Minute, 102), Some(minute));
@@ -322,23 +322,23 @@ mod tests {
 
     #[test]
     fn a_minute_has_one_sample() {
-        let mut shard = Paper::at(0);
-        shard.run(&sample(100, None, "1-0"));
+        let mut shard = Trial::at(0);
+        shard.receipt(&sample(100, None, "1-0"));
         let next = sample(101, Some("1-0"), "2-0");
-        let decided = shard.decide(&next);
-        assert!(shard.result(&next));
+        let decided = shard.step(&next);
+        assert!(shard.run(&next));
         assert!(!shard.finish(&next, decided).result, "another scheduler has sampled it in between");
-        assert!(!shard.result(&sample(102, Some("1-0"), "3-0")), "its calls are counted from an older position");
+        assert!(!shard.run(&sample(102, Some("1-0"), "3-0")), "its calls are counted from an older position");
         assert_eq!(point(&shard, HistoryStep::Minute, 101).unwrap().calls.ok, 2);
     }
 
     #[test]
     fn after_a_gap_calls_count_in_their_own_minutes() {
-        let mut shard = Paper::at(0);
-        shard.run(&sample(100, None, "1-0"));
+        let mut shard = Trial::at(0);
+        shard.receipt(&sample(100, None, "1-0"));
         let one = EndedCalls { failed: 1, ..EndedCalls::default() };
         let ended = [(7, one), (103, one), (104, one), (900, one)].into();
-        assert!(shard.result(&Sample { ended, ..sample(105, Some("1-0"), "2-0") }));
+        assert!(shard.run(&Sample { ended, ..sample(105, Some("1-0"), "2-0") }));
         let failed = |minute| point(&shard, HistoryStep::Minute, minute).map(|point| point.calls.failed);
         assert_eq!([101, 102, 103, 104, 105].map(failed), [Some(1), None, Some(1), Some(1), Some(1)]);
         let sampled = point(&shard, HistoryStep::Minute, 105).unwrap();
@@ -348,8 +348,8 @@ mod tests {
 
     #[test]
     fn a_history_has_a_bounded_size() {
-        let mut shard = Paper::at(0);
-        shard.run(&sample(0, None, "0-0"));
+        let mut shard = Trial::at(0);
+        shard.receipt(&sample(0, None, "0-0"));
         let days = (1..39 * 24).map(|hour| hour * 60_i64);
         let mut last = 0;
         for minute in days.chain((1..27 * 60).map(|minute| 39 * 24 * 60 + minute)) {
@@ -360,7 +360,7 @@ mod tests {
             let full = EndedCalls { ok: 1_000_000, failed: 1_000_000, refused: 1_000_000, unknown: 1_000_000 };
             let waiting = 1_000_000;
             let sample = sample(minute, Some(&before), &format!("{minute}-0"));
-            assert!(shard.result(&Sample { generation, waiting, ended: [(minute, full)].into(), ..sample }));
+            assert!(shard.run(&Sample { generation, waiting, ended: [(minute, full)].into(), ..sample }));
         }
         let bytes: usize = shard.records.iter().map(|(key, text)| key.as_str().len() + text.len()).sum();
         assert!(shard.records.len() <= 27 + 38, "{} records", shard.records.len());
@@ -370,7 +370,7 @@ mod tests {
     proptest! {
         #[test]
         fn each_call_counts_once(steps in prop::collection::vec((0..4i64, 0..5u64, any::<bool>()), 1..40)) {
-            let mut shard = Paper::at(0);
+            let mut shard = Trial::at(0);
             let mut decided = None;
             let mut first = None;
             let (mut minute, mut calls) = (100, 0);
@@ -384,10 +384,10 @@ mod tests {
                 let upto = Some(EntryId::new(format!("{calls}-0")));
                 let next = Sample { before, upto, entries: calls, ended, ..sample(minute, None, "") };
                 if late {
-                    decided = Some((shard.decide(&next), next));
+                    decided = Some((shard.step(&next), next));
                     continue;
                 }
-                shard.run(&next);
+                shard.receipt(&next);
                 first = first.or_else(|| shard.record::<Sampled>(&key()).map(|sampled| sampled.entries));
                 if let Some((old, next)) = decided.take() {
                     shard.finish(&next, old);

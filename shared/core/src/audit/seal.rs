@@ -181,7 +181,7 @@ mod tests {
     use tickfleet_model::ConsumerId;
 
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn candidate(process: &str) -> Candidate {
         Candidate { process: ConsumerId::new(process).unwrap(), lease_ms: 100 }
@@ -206,20 +206,20 @@ mod tests {
 
     #[test]
     fn only_the_lease_holder_extends_a_seal_chain() {
-        let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&extend("a", "", "5")), SealResult::Done);
-        assert_eq!(shard.result(&extend("a", "", "6")), SealResult::Stale { state: "5".into() });
-        assert_eq!(shard.result(&extend("b", "5", "6")), SealResult::Held);
+        let mut shard = Trial::at(1_000);
+        assert_eq!(shard.run(&extend("a", "", "5")), SealResult::Done);
+        assert_eq!(shard.run(&extend("a", "", "6")), SealResult::Stale { state: "5".into() });
+        assert_eq!(shard.run(&extend("b", "5", "6")), SealResult::Held);
         let other = ExtendSeals { key: SealKey { id: "k1".into(), public: "x".into() }, ..extend("a", "5", "6") };
-        assert_eq!(shard.result(&other), SealResult::OtherKey);
-        assert_eq!(shard.result(&extend("a", "5", "5")), SealResult::Done);
+        assert_eq!(shard.run(&other), SealResult::OtherKey);
+        assert_eq!(shard.run(&extend("a", "5", "5")), SealResult::Done);
         assert_eq!(shard.log(&seals()).len(), 1);
         assert_eq!(shard.parts[&key()][&head("t")], "t-5");
     }
 
     #[test]
     fn each_anchor_is_recorded_once() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let anchor = |before: &str, upto: &str| Anchor {
             candidate: candidate("a"),
             before: before.into(),
@@ -227,18 +227,18 @@ mod tests {
             anchors: vec![Bytes::from_static(b"{}")],
             anchors_max: 10,
         };
-        assert_eq!(shard.result(&anchor("", "1-0")), SealResult::Stale { state: String::new() });
-        shard.run(&extend("a", "", "5"));
-        assert_eq!(shard.result(&anchor("", "1-0")), SealResult::Done);
-        assert_eq!(shard.result(&anchor("", "1-0")), SealResult::Stale { state: "1-0".into() });
+        assert_eq!(shard.run(&anchor("", "1-0")), SealResult::Stale { state: String::new() });
+        shard.receipt(&extend("a", "", "5"));
+        assert_eq!(shard.run(&anchor("", "1-0")), SealResult::Done);
+        assert_eq!(shard.run(&anchor("", "1-0")), SealResult::Stale { state: "1-0".into() });
         assert_eq!(shard.log(&anchors()).len(), 1);
         assert_eq!(shard.record::<Sealing>(&key()).unwrap().state, "5");
     }
 
     #[test]
     fn two_sealers_do_not_anchor_the_same_heads() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&extend("a", "", "5"));
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&extend("a", "", "5"));
         shard.pass(100);
         let anchor = |process: &str| Anchor {
             candidate: candidate(process),
@@ -247,8 +247,8 @@ mod tests {
             anchors: vec![Bytes::from_static(b"{}")],
             anchors_max: 10,
         };
-        let decided = shard.decide(&anchor("a"));
-        assert_eq!(shard.result(&anchor("b")), SealResult::Done);
+        let decided = shard.step(&anchor("a"));
+        assert_eq!(shard.run(&anchor("b")), SealResult::Done);
         assert_eq!(shard.finish(&anchor("a"), decided).result, SealResult::Held);
         assert_eq!(shard.log(&anchors()).len(), 1);
     }
@@ -256,7 +256,7 @@ mod tests {
     proptest! {
         #[test]
         fn each_entry_is_sealed_once(steps in prop::collection::vec((0..2usize, 0..3i64, any::<bool>()), 1..30)) {
-            let mut shard = Paper::at(1_000);
+            let mut shard = Trial::at(1_000);
             let mut decided = None;
             for (who, hundreds, keep) in steps {
                 shard.pass(hundreds * 60);
@@ -264,15 +264,15 @@ mod tests {
                 let next = (state.parse::<u64>().unwrap_or(0) + 1).to_string();
                 let step = extend(["a", "b"][who], &state, &next);
                 if keep {
-                    decided = Some((shard.decide(&step), step));
+                    decided = Some((shard.step(&step), step));
                     continue;
                 }
-                shard.run(&step);
+                shard.receipt(&step);
                 if let Some((old, step)) = decided.take() {
                     shard.finish(&step, old);
                 }
             }
-            let bodies: Vec<&Bytes> = shard.log(&seals()).iter().map(|(_, fields)| &fields[0].1).collect();
+            let bodies: Vec<Bytes> = shard.log(&seals()).iter().map(|(_, fields)| fields[0].1.clone()).collect();
             let mut before = String::new();
             for (index, body) in bodies.iter().enumerate() {
                 let after = (index + 1).to_string();

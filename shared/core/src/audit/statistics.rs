@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
     use crate::Transaction;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn count(before: Option<u64>, upto: u64, counts: &[&str]) -> CountCalls {
         let entry = |number: u64| EntryId::new(format!("{number}-0"));
@@ -150,29 +150,29 @@ mod tests {
         CountCalls { before: before.map(entry), upto: entry(upto), additions: counts.iter().map(addition).collect() }
     }
 
-    fn used(shard: &Paper, counter: &str) -> u64 {
+    fn used(shard: &Trial, counter: &str) -> u64 {
         shard.counters.get(&CounterKey::new(day_counts(20_000), counter)).map_or(0, |state| state.used)
     }
 
     #[test]
     fn counting_resumes_after_the_last_counted_entry() {
-        let mut shard = Paper::at(20_000 * DAY_MS);
-        assert_eq!(shard.result(&count(None, 3, &["t:a:x:ok", "t:a:y:ok"])), CountResult::Done);
+        let mut shard = Trial::at(20_000 * DAY_MS);
+        assert_eq!(shard.run(&count(None, 3, &["t:a:x:ok", "t:a:y:ok"])), CountResult::Done);
         let stale = CountResult::Stale { upto: Some(EntryId::new("3-0")) };
-        assert_eq!(shard.result(&count(None, 4, &["t:a:x:ok"])), stale);
-        assert_eq!(shard.result(&count(Some(3), 4, &["t:a:x:ok"])), CountResult::Done);
+        assert_eq!(shard.run(&count(None, 4, &["t:a:x:ok"])), stale);
+        assert_eq!(shard.run(&count(Some(3), 4, &["t:a:x:ok"])), CountResult::Done);
         assert_eq!((used(&shard, "t:a:x:ok"), used(&shard, "t:a:y:ok")), (2, 1));
     }
 
     #[test]
     fn counts_over_the_daily_maximum_go_to_the_tenant_overflow() {
-        let mut shard = Paper::at(20_000 * DAY_MS);
-        shard.run(&count(None, 1, &["t:a:x:ok"]));
+        let mut shard = Trial::at(20_000 * DAY_MS);
+        shard.receipt(&count(None, 1, &["t:a:x:ok"]));
         let amount = i64::try_from(limits::STATS_FIELDS_MAX).unwrap();
         let counter = CounterKey::new(numbers_of_counts(20_000), "t");
         let mut transaction = Transaction::new(shard.context().version);
         shard.commit(transaction.write(Write::Add { counter, amount, ends_ms: None })).unwrap();
-        shard.run(&count(Some(1), 2, &["t:a:x:ok", "t:a:new:ok", "u:a:new:ok"]));
+        shard.receipt(&count(Some(1), 2, &["t:a:x:ok", "t:a:new:ok", "u:a:new:ok"]));
         assert_eq!(used(&shard, "u:a:new:ok"), 1, "another tenant has room");
         assert_eq!((used(&shard, "t:a:x:ok"), used(&shard, "t:a:new:ok"), used(&shard, "t:~:~:ok")), (2, 0, 1));
     }
@@ -180,7 +180,7 @@ mod tests {
     proptest! {
         #[test]
         fn each_entry_counts_once(steps in prop::collection::vec((1..4u64, any::<bool>()), 1..20)) {
-            let mut shard = Paper::at(20_000 * DAY_MS);
+            let mut shard = Trial::at(20_000 * DAY_MS);
             let mut decided = None;
             for (entries, keep) in steps {
                 let before = shard.record::<Statistics>(&key()).and_then(|one| one.upto);
@@ -188,10 +188,10 @@ mod tests {
                 let mut step = count(before, before.unwrap_or(0) + entries, &["c"]);
                 step.additions[0].amount = entries;
                 if keep {
-                    decided = Some((shard.decide(&step), step));
+                    decided = Some((shard.step(&step), step));
                     continue;
                 }
-                shard.run(&step);
+                shard.receipt(&step);
                 if let Some((old, step)) = decided.take() {
                     shard.finish(&step, old);
                 }

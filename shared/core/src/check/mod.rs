@@ -169,9 +169,9 @@ fn check_queue(counter: &CounterKey, view: &View, now_ms: i64, findings: &mut Fi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Paper;
     use crate::record::{Record, RecordText};
     use crate::transaction::{EntryId, Version};
+    use crate::trial::Trial;
 
     pub(super) fn name() -> TurnName {
         TurnName::parse("acme:t1").unwrap()
@@ -184,17 +184,17 @@ mod tests {
         Turn::decode(text.as_bytes()).unwrap()
     }
 
-    fn put(shard: &mut Paper, turn: &Turn, entry: Option<&str>) {
+    fn put(shard: &mut Trial, turn: &Turn, entry: Option<&str>) {
         let entry = entry.map(EntryId::new);
         let text = RecordText::render(&Version::new("v0"), entry.as_ref(), &[], &turn.encode());
         shard.records.insert(name().record(), text);
     }
 
-    fn mends(shard: &mut Paper, subject: &Subject, faults: &[Fault]) {
+    fn mends(shard: &mut Trial, subject: &Subject, faults: &[Fault]) {
         let check = |apply_repairs| Check { subject: subject.clone(), apply_repairs };
-        assert_eq!(shard.result(&check(false)), faults);
-        assert_eq!(shard.result(&check(true)), faults);
-        assert_eq!(shard.result(&check(false)), []);
+        assert_eq!(shard.run(&check(false)), faults);
+        assert_eq!(shard.run(&check(true)), faults);
+        assert_eq!(shard.run(&check(false)), []);
     }
 
     fn counter() -> CounterKey {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_check_restores_missing_timers_and_removes_orphans() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         put(&mut shard, &turn(READY), None);
         mends(&mut shard, &Subject::Turn(name()), &[Fault::TurnWithoutTimer]);
         assert_eq!(shard.timers[&*name().timer()], 1_000);
@@ -219,10 +219,10 @@ mod tests {
 
     #[test]
     fn a_turn_admitted_during_a_repair_keeps_its_timer() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
         let check = Check { subject: Subject::TurnTimer(name()), apply_repairs: true };
-        let decided = shard.decide(&check);
+        let decided = shard.step(&check);
         put(&mut shard, &turn(READY), None);
         assert_eq!(shard.finish(&check, decided).result, []);
         assert_eq!(shard.timers[&*name().timer()], 9_000);
@@ -230,25 +230,24 @@ mod tests {
 
     #[test]
     fn a_lost_slice_ends_its_turn() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
         put(&mut shard, &turn(READY), Some("5-0"));
         let check = Check { subject: Subject::Turn(name()), apply_repairs: true };
         let held = Check { apply_repairs: false, ..check.clone() };
-        assert_eq!(shard.result(&held), [Fault::SliceLost]);
-        assert_eq!(shard.result(&check), [Fault::SliceLost]);
+        assert_eq!(shard.run(&held), [Fault::SliceLost]);
+        assert_eq!(shard.run(&check), [Fault::SliceLost]);
         let ending: Turn = shard.record(&name().record()).unwrap();
         assert!(ending.may_have_run && matches!(ending.state, State::Ending { due_ms: 1_000, .. }));
         assert_eq!(shard.timers[&*name().timer()], 1_000);
-        put(&mut shard, &turn(READY), Some("5-0"));
-        let queue = turn(READY).queue(&name().tenant);
-        shard.logs.insert(queue, vec![(EntryId::new("5-0"), vec![])]);
-        assert_eq!(shard.result(&check), []);
+        let entry = shard.enqueue(&turn(READY).queue(&name().tenant), vec![]);
+        put(&mut shard, &turn(READY), Some(entry.as_str()));
+        assert_eq!(shard.run(&check), []);
     }
 
     #[test]
     fn a_check_repairs_throttle_queue_members_and_timers() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let set = keys::throttle_queue(&counter());
         shard.timers.insert(name().timer().into(), 9_000);
         put(&mut shard, &turn(THROTTLED), None);
@@ -261,25 +260,25 @@ mod tests {
         mends(&mut shard, &queue, &[stranger("acme:gone")]);
         let check = Check { subject: queue.clone(), apply_repairs: true };
         put(&mut shard, &turn(READY), None);
-        let decided = shard.decide(&check);
+        let decided = shard.step(&check);
         let mut transaction = Transaction::new(shard.context().version);
         shard.commit(transaction.put(&name().record(), &turn(THROTTLED))).unwrap();
         assert_eq!(shard.finish(&check, decided).result, [], "it waits for the counter since");
         put(&mut shard, &turn(READY), None);
         mends(&mut shard, &queue, &[stranger("acme:t1")]);
-        assert!(shard.set(&set).is_empty());
+        assert!(shard.members(&set).is_empty());
     }
 
     #[test]
     fn a_turn_released_during_a_repair_is_not_requeued() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         shard.timers.insert(name().timer().into(), 9_000);
         put(&mut shard, &turn(THROTTLED), None);
         let check = Check { subject: Subject::Turn(name()), apply_repairs: true };
-        let decided = shard.decide(&check);
+        let decided = shard.step(&check);
         let mut transaction = Transaction::new(shard.context().version);
         shard.commit(transaction.put(&name().record(), &turn(READY))).unwrap();
         assert_eq!(shard.finish(&check, decided).result, []);
-        assert!(shard.set(&keys::throttle_queue(&counter())).is_empty());
+        assert!(shard.members(&keys::throttle_queue(&counter())).is_empty());
     }
 }

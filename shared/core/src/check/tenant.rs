@@ -81,12 +81,12 @@ impl Decision for Recount {
 mod tests {
     use super::super::tests::{READY, THROTTLED, name, turn};
     use super::*;
-    use crate::paper::Paper;
     use crate::transaction::{Transaction, Write};
+    use crate::trial::Trial;
 
     #[test]
     fn a_recount_corrects_tenant_counters_once() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let tenant = name().tenant;
         let mut counts = TenantCounts::default();
         [turn(READY), turn(THROTTLED)].iter().for_each(|turn| counts.add(turn));
@@ -101,12 +101,12 @@ mod tests {
         assert_eq!(stored(&shard, &tenant), counts);
         let counted = TenantCounts { unfinished: 3, bytes: 5, in_flight: 1 };
         let recount = Recount { tenant: tenant.clone(), counted, stored: counts };
-        assert!(shard.result(&recount));
+        assert!(shard.run(&recount));
         assert_eq!(stored(&shard, &tenant), counted);
-        assert!(!shard.result(&recount), "somebody has corrected them");
+        assert!(!shard.run(&recount), "somebody has corrected them");
     }
 
-    fn stored(shard: &Paper, tenant: &TenantId) -> TenantCounts {
+    fn stored(shard: &Trial, tenant: &TenantId) -> TenantCounts {
         let mut view = View::default();
         loop {
             match TenantCounts::stored(tenant, &view) {

@@ -191,7 +191,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn owner() -> (TenantId, AgentId) {
         (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap())
@@ -211,54 +211,54 @@ mod tests {
         received.iter().map(|message| String::from_utf8_lossy(&message.text).into_owned()).collect()
     }
 
-    fn mailbox(shard: &Paper) -> Mailbox {
+    fn mailbox(shard: &Trial) -> Mailbox {
         shard.record(&mailbox_key(&owner().0, &owner().1)).unwrap_or_default()
     }
 
     #[test]
     fn a_message_is_received_once() {
-        let mut shard = Paper::at(1_000);
-        assert!(shard.result(&receive("r0", 9)).is_empty());
+        let mut shard = Trial::at(1_000);
+        assert!(shard.run(&receive("r0", 9)).is_empty());
         for id in ["a", "b", "c"] {
-            assert_eq!(shard.result(&send(id)), SendResult::Done);
+            assert_eq!(shard.run(&send(id)), SendResult::Done);
         }
-        assert_eq!(texts(&shard.result(&receive("r1", 2))), ["a", "b"]);
-        assert_eq!(texts(&shard.result(&receive("r1", 2))), ["a", "b"], "the answer may have been lost");
-        assert_eq!(shard.result(&send("a")), SendResult::Already);
-        assert_eq!(texts(&shard.result(&receive("r2", 2))), ["c"]);
-        assert!(shard.result(&receive("r3", 2)).is_empty());
+        assert_eq!(texts(&shard.run(&receive("r1", 2))), ["a", "b"]);
+        assert_eq!(texts(&shard.run(&receive("r1", 2))), ["a", "b"], "the answer may have been lost");
+        assert_eq!(shard.run(&send("a")), SendResult::Already);
+        assert_eq!(texts(&shard.run(&receive("r2", 2))), ["c"]);
+        assert!(shard.run(&receive("r3", 2)).is_empty());
         shard.pass(limits::MESSAGES_HEARD_MS);
-        assert!(shard.result(&receive("r1", 2)).is_empty());
+        assert!(shard.run(&receive("r1", 2)).is_empty());
     }
 
     #[test]
     fn two_concurrent_messages_both_arrive() {
-        let mut shard = Paper::at(1_000);
-        let decided = shard.decide(&send("a"));
-        shard.run(&send("b"));
+        let mut shard = Trial::at(1_000);
+        let decided = shard.step(&send("a"));
+        shard.receipt(&send("b"));
         assert_eq!(shard.finish(&send("a"), decided).result, SendResult::Done);
-        assert_eq!(texts(&shard.result(&receive("r1", 9))), ["b", "a"]);
+        assert_eq!(texts(&shard.run(&receive("r1", 9))), ["b", "a"]);
     }
 
     #[test]
     fn unread_and_read_messages_are_bounded_and_expire() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         for number in 0..limits::MESSAGES_UNREAD_MAX {
-            shard.run(&send(&format!("a{number}")));
+            shard.receipt(&send(&format!("a{number}")));
         }
-        assert_eq!(shard.result(&send("b")), SendResult::Full);
-        shard.run(&receive("r1", limits::MESSAGES_UNREAD_MAX));
+        assert_eq!(shard.run(&send("b")), SendResult::Full);
+        shard.receipt(&receive("r1", limits::MESSAGES_UNREAD_MAX));
         for number in 0..limits::MESSAGES_UNREAD_MAX {
-            shard.run(&send(&format!("c{number}")));
+            shard.receipt(&send(&format!("c{number}")));
         }
-        shard.run(&receive("r2", 1));
-        shard.run(&send("d"));
+        shard.receipt(&receive("r2", 1));
+        shard.receipt(&send("d"));
         assert!(!mailbox(&shard).messages.iter().any(|mail| &*mail.id == "a0"), "the oldest one that was read");
         assert_eq!(mailbox(&shard).messages.len(), limits::MESSAGES_UNREAD_MAX + limits::MESSAGES_READ_MAX);
         shard.pass(limits::MESSAGES_KEPT_MS - 1);
-        shard.run(&receive("r3", 1));
+        shard.receipt(&receive("r3", 1));
         shard.pass(1);
-        assert_eq!(shard.result(&send("e")), SendResult::Done);
+        assert_eq!(shard.run(&send("e")), SendResult::Done);
         assert_eq!(mailbox(&shard).messages.len(), 1);
         assert_eq!(shard.parts[&mailbox_key(&owner().0, &owner().1)].len(), 1);
     }
@@ -266,20 +266,20 @@ mod tests {
     proptest! {
         #[test]
         fn each_message_has_one_receiver(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 1..4usize), 1..60)) {
-            let mut shard = Paper::at(1_000);
+            let mut shard = Trial::at(1_000);
             let mut decided = None;
             let mut seen = BTreeSet::new();
             for (number, (sends, keep_it, count)) in steps.into_iter().enumerate() {
                 if sends {
-                    shard.run(&send(&number.to_string()));
+                    shard.receipt(&send(&number.to_string()));
                     continue;
                 }
                 let next = receive(&number.to_string(), count);
                 if keep_it {
-                    decided = Some((shard.decide(&next), next));
+                    decided = Some((shard.step(&next), next));
                     continue;
                 }
-                let mut received = shard.result(&next);
+                let mut received = shard.run(&next);
                 if let Some((old, step)) = decided.take() {
                     received.extend(shard.finish(&step, old).result);
                 }

@@ -184,7 +184,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn add(side: Side, number: u64, text: impl Into<Bytes>) -> AddMessage {
         AddMessage {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_exchange_must_follow_the_previous_one() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         for (message, result) in [
             (add(Side::Agent, 1, "hi"), MessageResult::Gap),
             (add(Side::User, 2, "hi"), MessageResult::Gap),
@@ -217,29 +217,29 @@ mod tests {
             (add(Side::Agent, 3, "x"), MessageResult::Gap),
             (AddMessage { agent: AgentId::new("finn").unwrap(), ..add(Side::User, 3, "x") }, MessageResult::OtherAgent),
         ] {
-            assert_eq!(shard.result(&message), result, "{message:?}");
+            assert_eq!(shard.run(&message), result, "{message:?}");
         }
         shard.pass(limits::SESSION_KEPT_MS);
         assert_eq!(shard.record::<Session>(&key()), None);
-        assert_eq!(shard.result(&add(Side::User, 1, "ho")), MessageResult::Done);
+        assert_eq!(shard.run(&add(Side::User, 1, "ho")), MessageResult::Done);
     }
 
     #[test]
     fn two_user_messages_cannot_share_an_exchange_number() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let first = add(Side::User, 1, "a");
         let second = add(Side::User, 1, "b");
-        let decided = shard.decide(&second);
-        assert_eq!(shard.result(&first), MessageResult::Done);
+        let decided = shard.step(&second);
+        assert_eq!(shard.run(&first), MessageResult::Done);
         assert_eq!(shard.finish(&second, decided).result, MessageResult::Conflict);
     }
 
     #[test]
     fn an_answer_that_evicts_its_own_exchange_is_dropped() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&add(Side::User, 1, "a"));
-        shard.run(&add(Side::User, 2, vec![b'x'; limits::SESSION_BYTES_MAX - 10]));
-        assert_eq!(shard.result(&add(Side::Agent, 1, vec![b'y'; 20])), MessageResult::Done);
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&add(Side::User, 1, "a"));
+        shard.receipt(&add(Side::User, 2, vec![b'x'; limits::SESSION_BYTES_MAX - 10]));
+        assert_eq!(shard.run(&add(Side::Agent, 1, vec![b'y'; 20])), MessageResult::Done);
         let session: Session = shard.record(&key()).unwrap();
         assert_eq!((session.first, session.exchanges.len()), (2, 1));
         assert_eq!(shard.parts[&key()].len(), 1);
@@ -250,11 +250,11 @@ mod tests {
 
         #[test]
         fn a_session_is_bounded(steps in prop::collection::vec((any::<bool>(), 0..3u64, 0..60_000usize), 1..150)) {
-            let mut shard = Paper::at(1_000);
+            let mut shard = Trial::at(1_000);
             for (user, back, bytes) in steps {
                 let next = shard.record::<Session>(&key()).map_or(1, |session| session.next());
                 let (side, number) = if user { (Side::User, next) } else { (Side::Agent, next.saturating_sub(1 + back)) };
-                shard.run(&add(side, number, vec![b'x'; bytes]));
+                shard.receipt(&add(side, number, vec![b'x'; bytes]));
             }
             let Some(session) = shard.record::<Session>(&key()) else { return Ok(()) };
             let parts = &shard.parts[&key()];

@@ -165,7 +165,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn tenant() -> TenantId {
         TenantId::new("acme").unwrap()
@@ -190,60 +190,60 @@ mod tests {
         DropDocuments { tenant: tenant(), ids: ids.iter().map(|id| Arc::from(*id)).collect() }
     }
 
-    fn stored(shard: &Paper) -> Documents {
+    fn stored(shard: &Trial) -> Documents {
         shard.record(&documents_key(&tenant())).unwrap_or_default()
     }
 
     #[test]
     fn a_document_is_replaced_as_a_whole() {
-        let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&keep("a", 10)), KeepResult::Done { generation: 1_000 });
+        let mut shard = Trial::at(1_000);
+        assert_eq!(shard.run(&keep("a", 10)), KeepResult::Done { generation: 1_000 });
         let before = stored(&shard);
-        assert_eq!(shard.result(&keep("a", 12)), KeepResult::Done { generation: 1_001 });
+        assert_eq!(shard.run(&keep("a", 12)), KeepResult::Done { generation: 1_001 });
         assert_eq!(stored(&shard), Documents { generation: 1_001, count: 1, bytes: before.bytes + 2 });
         assert_eq!(shard.parts[&passages_key(&tenant())]["a"].len(), 12);
-        assert_eq!(shard.result(&drop_them(&["a", "a", "b"])), 1);
-        assert_eq!(shard.result(&drop_them(&["a"])), 0);
+        assert_eq!(shard.run(&drop_them(&["a", "a", "b"])), 1);
+        assert_eq!(shard.run(&drop_them(&["a"])), 0);
         assert_eq!(stored(&shard), Documents { generation: 1_002, count: 0, bytes: 0 });
     }
 
     #[test]
     fn a_concurrently_added_document_is_counted() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&keep("a", 10));
-        let decided = shard.decide(&drop_them(&["a"]));
-        shard.run(&keep("b", 10));
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&keep("a", 10));
+        let decided = shard.step(&drop_them(&["a"]));
+        shard.receipt(&keep("b", 10));
         assert_eq!(shard.finish(&drop_them(&["a"]), decided).result, 1);
         assert_eq!(stored(&shard).count, 1);
     }
 
     #[test]
     fn memory_pressure_blocks_new_documents_but_not_deletes() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         shard.pressure = true;
-        assert_eq!(shard.result(&keep("a", 10)), KeepResult::Pressure);
+        assert_eq!(shard.run(&keep("a", 10)), KeepResult::Pressure);
         shard.pressure = false;
-        shard.run(&keep("a", 10));
+        shard.receipt(&keep("a", 10));
         shard.pressure = true;
-        assert_eq!(shard.result(&drop_them(&["a"])), 1, "what frees memory is never refused");
+        assert_eq!(shard.run(&drop_them(&["a"])), 1, "what frees memory is never refused");
     }
 
     #[test]
     fn a_knowledge_base_is_bounded() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&keep("a", 1_000));
-        let full = |shard: &mut Paper, documents: &Documents| {
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&keep("a", 1_000));
+        let full = |shard: &mut Trial, documents: &Documents| {
             let mut transaction = Transaction::new(shard.context().version);
             shard.commit(transaction.put(&documents_key(&tenant()), documents)).unwrap();
         };
         let present = stored(&shard);
         full(&mut shard, &Documents { count: limits::DOCUMENTS_MAX, ..present });
-        assert_eq!(shard.result(&keep("b", 1)), KeepResult::TooManyDocuments);
-        assert!(matches!(shard.result(&keep("a", 1_000)), KeepResult::Done { .. }));
+        assert_eq!(shard.run(&keep("b", 1)), KeepResult::TooManyDocuments);
+        assert!(matches!(shard.run(&keep("a", 1_000)), KeepResult::Done { .. }));
         full(&mut shard, &Documents { bytes: limits::KNOWLEDGE_BYTES_MAX + 10, ..present });
-        assert_eq!(shard.result(&keep("b", 1)), KeepResult::TooManyBytes);
-        assert_eq!(shard.result(&keep("a", 1_001)), KeepResult::TooManyBytes);
-        assert!(matches!(shard.result(&keep("a", 999)), KeepResult::Done { .. }), "it becomes smaller");
+        assert_eq!(shard.run(&keep("b", 1)), KeepResult::TooManyBytes);
+        assert_eq!(shard.run(&keep("a", 1_001)), KeepResult::TooManyBytes);
+        assert!(matches!(shard.run(&keep("a", 999)), KeepResult::Done { .. }), "it becomes smaller");
     }
 
     proptest! {
@@ -251,17 +251,17 @@ mod tests {
         fn counts_and_bytes_match_the_stored_documents(
             steps in prop::collection::vec((0..3usize, 0..100usize, any::<bool>(), any::<bool>()), 1..30),
         ) {
-            let mut shard = Paper::at(1_000);
+            let mut shard = Trial::at(1_000);
             let mut decided = None;
             let mut generations = vec![];
             for (which, size, drops, keep_it) in steps {
                 let id = ["a", "b", "c"][which];
                 if drops {
-                    shard.run(&drop_them(&[id]));
+                    shard.receipt(&drop_them(&[id]));
                 } else if keep_it {
-                    decided = Some((shard.decide(&keep(id, size)), keep(id, size)));
+                    decided = Some((shard.step(&keep(id, size)), keep(id, size)));
                 } else {
-                    shard.run(&keep(id, size));
+                    shard.receipt(&keep(id, size));
                     if let Some((old, step)) = decided.take() {
                         shard.finish(&step, old);
                     }

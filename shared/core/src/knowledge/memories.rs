@@ -143,7 +143,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn owner() -> (TenantId, AgentId) {
         (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap())
@@ -166,37 +166,37 @@ mod tests {
 
     #[test]
     fn a_memory_is_stored_once() {
-        let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&remember("a", 5)), RememberResult::Done { forgotten: 0 });
+        let mut shard = Trial::at(1_000);
+        assert_eq!(shard.run(&remember("a", 5)), RememberResult::Done { forgotten: 0 });
         shard.pressure = true;
-        assert_eq!(shard.result(&remember("a", 5)), RememberResult::Known);
-        assert_eq!(shard.result(&remember("b", 5)), RememberResult::Pressure);
-        assert_eq!(shard.result(&forget("a")), 1);
-        assert_eq!(shard.result(&forget("a")), 0);
+        assert_eq!(shard.run(&remember("a", 5)), RememberResult::Known);
+        assert_eq!(shard.run(&remember("b", 5)), RememberResult::Pressure);
+        assert_eq!(shard.run(&forget("a")), 1);
+        assert_eq!(shard.run(&forget("a")), 0);
         assert!(shard.parts[&key()].is_empty());
         assert_eq!(shard.record::<Memories>(&key()).unwrap().generation, 1_001);
     }
 
     #[test]
     fn a_concurrently_added_memory_survives_a_delete() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&remember("a", 5));
-        let decided = shard.decide(&forget("a"));
-        shard.run(&remember("b", 5));
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&remember("a", 5));
+        let decided = shard.step(&forget("a"));
+        shard.receipt(&remember("b", 5));
         assert_eq!(shard.finish(&forget("a"), decided).result, 1);
         assert_eq!(&*shard.record::<Memories>(&key()).unwrap().order[0].id, "b");
     }
 
     #[test]
     fn the_oldest_memories_are_evicted() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         for number in 0..limits::MEMORIES_MAX {
-            shard.run(&remember(&number.to_string(), 1));
+            shard.receipt(&remember(&number.to_string(), 1));
         }
-        assert_eq!(shard.result(&remember("new", 1)), RememberResult::Done { forgotten: 1 });
+        assert_eq!(shard.run(&remember("new", 1)), RememberResult::Done { forgotten: 1 });
         assert!(!shard.parts[&key()].contains_key("0") && shard.parts[&key()].contains_key("1"));
         let large = remember("large", limits::MEMORIES_BYTES_MAX);
-        assert_eq!(shard.result(&large), RememberResult::Done { forgotten: limits::MEMORIES_MAX });
+        assert_eq!(shard.run(&large), RememberResult::Done { forgotten: limits::MEMORIES_MAX });
     }
 
     proptest! {
@@ -204,16 +204,16 @@ mod tests {
 
         #[test]
         fn the_memory_order_matches_the_stored_parts(steps in prop::collection::vec((0..20u8, any::<bool>(), any::<bool>()), 1..30)) {
-            let mut shard = Paper::at(1_000);
+            let mut shard = Trial::at(1_000);
             let mut decided = None;
             for (id, forgets, keep_it) in steps {
                 let next = remember(&id.to_string(), limits::MEMORIES_BYTES_MAX / 10);
                 if forgets {
-                    shard.run(&forget(&id.to_string()));
+                    shard.receipt(&forget(&id.to_string()));
                 } else if keep_it {
-                    decided = Some((shard.decide(&next), next));
+                    decided = Some((shard.step(&next), next));
                 } else {
-                    shard.run(&next);
+                    shard.receipt(&next);
                     if let Some((old, step)) = decided.take() {
                         shard.finish(&step, old);
                     }

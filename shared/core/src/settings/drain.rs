@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::keys;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn entry() -> AuditAppend {
         AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 100 }
@@ -178,14 +178,14 @@ mod tests {
 
     #[test]
     fn a_worker_is_drained_and_resumed() {
-        let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&drain(1_000, vec![])), DrainResult::Done);
-        assert_eq!(shard.result(&drain(1_000, vec![])), DrainResult::Unchanged);
-        assert_eq!(shard.set(&drained()), ["w-1"]);
+        let mut shard = Trial::at(1_000);
+        assert_eq!(shard.run(&drain(1_000, vec![])), DrainResult::Done);
+        assert_eq!(shard.run(&drain(1_000, vec![])), DrainResult::Unchanged);
+        assert_eq!(shard.members(&drained()), ["w-1"]);
         shard.pass(10);
-        assert_eq!(shard.result(&resume()), DrainResult::Done);
-        assert_eq!(shard.result(&resume()), DrainResult::Unchanged);
-        assert!(shard.set(&drained()).is_empty());
+        assert_eq!(shard.run(&resume()), DrainResult::Done);
+        assert_eq!(shard.run(&resume()), DrainResult::Unchanged);
+        assert!(shard.members(&drained()).is_empty());
         assert_eq!(shard.log(&keys::audit()).len(), 2);
         shard.pass(LIFTED_MS);
         assert_eq!(shard.record::<DrainFlag>(&key("w-1")), None);
@@ -193,33 +193,35 @@ mod tests {
 
     #[test]
     fn a_drain_flag_is_restored_unless_the_worker_was_resumed() {
-        let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&restore(900)), DrainResult::Done);
+        let mut shard = Trial::at(1_000);
+        assert_eq!(shard.run(&restore(900)), DrainResult::Done);
         assert!(shard.log(&keys::audit()).is_empty(), "the log has it already");
-        assert_eq!(shard.result(&restore(900)), DrainResult::Unchanged);
-        shard.run(&resume());
-        assert_eq!(shard.result(&restore(900)), DrainResult::Lifted);
-        assert_eq!(shard.result(&restore(1_001)), DrainResult::Done, "it was drained again since");
+        assert_eq!(shard.run(&restore(900)), DrainResult::Unchanged);
+        shard.receipt(&resume());
+        assert_eq!(shard.run(&restore(900)), DrainResult::Lifted);
+        assert_eq!(shard.run(&restore(1_001)), DrainResult::Done, "it was drained again since");
     }
 
     #[test]
     fn a_resume_overrides_the_restore_of_a_lost_drain_flag() {
-        let mut shard = Paper::at(1_000);
-        let decided = shard.decide(&restore(900));
-        assert_eq!(shard.result(&resume()), DrainResult::Unchanged);
+        let mut shard = Trial::at(1_000);
+        let decided = shard.step(&restore(900));
+        assert_eq!(shard.run(&resume()), DrainResult::Unchanged);
         assert_eq!(shard.finish(&restore(900), decided).result, DrainResult::Lifted);
-        assert!(shard.set(&drained()).is_empty());
+        assert!(shard.members(&drained()).is_empty());
     }
 
     #[test]
     fn drain_flags_are_bounded_and_gone_workers_make_room() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let members = (0..limits::DRAINS_MAX).map(|worker| (format!("w-x{worker}").into(), 1)).collect();
         shard.sets.insert(drained(), members);
-        assert_eq!(shard.result(&drain(1_000, vec![])), DrainResult::Full);
-        assert_eq!(shard.result(&restore(1_000)), DrainResult::Full);
-        assert_eq!(shard.result(&drain(1_000, vec!["w-x7".into()])), DrainResult::Done);
-        let set = shard.set(&drained());
-        assert!(set.len() == limits::DRAINS_MAX && set.contains(&"w-1") && !set.contains(&"w-x7"));
+        assert_eq!(shard.run(&drain(1_000, vec![])), DrainResult::Full);
+        assert_eq!(shard.run(&restore(1_000)), DrainResult::Full);
+        assert_eq!(shard.run(&drain(1_000, vec!["w-x7".into()])), DrainResult::Done);
+        let set = shard.members(&drained());
+        assert!(
+            set.len() == limits::DRAINS_MAX && set.contains(&"w-1".to_owned()) && !set.contains(&"w-x7".to_owned())
+        );
     }
 }

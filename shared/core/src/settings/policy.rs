@@ -186,7 +186,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
     use crate::view::READS_MAX;
     use crate::workers::{EndLease, Heartbeat, RemoveDeadConsumer, Role};
 
@@ -206,9 +206,9 @@ mod tests {
         EndLease { consumer: id(scheduler), role: Role::Scheduler }
     }
 
-    fn start(shard: &mut Paper, scheduler: &str, digest: &str) -> Announcement {
-        shard.run(&heartbeat(scheduler));
-        shard.result(&announce(scheduler, digest))
+    fn start(shard: &mut Trial, scheduler: &str, digest: &str) -> Announcement {
+        shard.receipt(&heartbeat(scheduler));
+        shard.run(&announce(scheduler, digest))
     }
 
     const fn older(generation: u64, silent: bool) -> Announcement {
@@ -217,62 +217,62 @@ mod tests {
 
     #[test]
     fn a_new_policy_is_in_force_at_once() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         assert_eq!(start(&mut shard, "a", "p1"), Announcement::InForce { generation: 1_000 });
         assert_eq!(start(&mut shard, "b", "p1"), Announcement::InForce { generation: 1_000 });
         assert_eq!(start(&mut shard, "c", "p2"), Announcement::InForce { generation: 1_001 });
         assert_eq!(shard.policy, 1_001);
         let other = Announce { shards: 5, ..announce("c", "p2") };
-        assert_eq!(shard.result(&other), Announcement::OtherShards { stored: 4 });
-        assert!(matches!(shard.decide(&announce("c", "p2")), Step::Return(_)), "nothing is new");
+        assert_eq!(shard.run(&other), Announcement::OtherShards { stored: 4 });
+        assert!(matches!(shard.step(&announce("c", "p2")), Step::Return(_)), "nothing is new");
     }
 
     #[test]
     fn an_older_policy_returns_when_no_scheduler_uses_the_newer_one() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
         assert_eq!(start(&mut shard, "a", "p1"), older(1_001, false));
-        shard.run(&end_lease("b"));
+        shard.receipt(&end_lease("b"));
         assert_eq!(start(&mut shard, "a", "p1"), Announcement::InForce { generation: 1_002 });
     }
 
     #[test]
     fn an_older_policy_waits_for_a_silent_scheduler() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
         shard.pass(900);
-        shard.run(&RemoveDeadConsumer { consumer: id("b") });
+        shard.receipt(&RemoveDeadConsumer { consumer: id("b") });
         assert_eq!(start(&mut shard, "a", "p1"), older(1_001, true));
         let take = Announce { ignore_silent: true, ..announce("a", "p1") };
-        assert_eq!(shard.result(&take), Announcement::InForce { generation: 1_900 });
+        assert_eq!(shard.run(&take), Announcement::InForce { generation: 1_900 });
         assert_eq!(start(&mut shard, "b", "p2"), older(1_900, false));
         shard.pass(25 * 3_600_000);
-        shard.run(&heartbeat("b"));
-        assert_eq!(shard.result(&announce("b", "p2")), Announcement::InForce { generation: shard.policy }, "a is gone");
+        shard.receipt(&heartbeat("b"));
+        assert_eq!(shard.run(&announce("b", "p2")), Announcement::InForce { generation: shard.policy }, "a is gone");
     }
 
     #[test]
     fn a_concurrent_heartbeat_prevents_a_policy_takeover() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         start(&mut shard, "a", "p1");
         start(&mut shard, "b", "p2");
         shard.pass(900);
-        shard.run(&heartbeat("a"));
+        shard.receipt(&heartbeat("a"));
         let take = Announce { ignore_silent: true, ..announce("a", "p1") };
-        let decided = shard.decide(&take);
-        shard.run(&heartbeat("b"));
+        let decided = shard.step(&take);
+        shard.receipt(&heartbeat("b"));
         assert_eq!(shard.finish(&take, decided).result, older(1_001, false));
-        shard.run(&end_lease("b"));
-        let decided = shard.decide(&take);
-        shard.run(&heartbeat("b"));
+        shard.receipt(&end_lease("b"));
+        let decided = shard.step(&take);
+        shard.receipt(&heartbeat("b"));
         assert_eq!(shard.finish(&take, decided).result, older(1_001, false));
     }
 
     #[test]
     fn the_oldest_policy_is_evicted() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         for number in 0..=KNOWN_MAX {
             start(&mut shard, "a", &format!("p{number}"));
         }
@@ -284,12 +284,12 @@ mod tests {
 
     #[test]
     fn many_dead_schedulers_do_not_block_a_decision() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         start(&mut shard, "a", "p1");
         for number in 0..3 * READS_MAX {
             start(&mut shard, &format!("b{number}"), "p2");
         }
-        let named = |shard: &Paper| shard.record::<Policies>(&key()).unwrap().schedulers.len();
+        let named = |shard: &Trial| shard.record::<Policies>(&key()).unwrap().schedulers.len();
         assert_eq!(named(&shard), 3 * READS_MAX);
         shard.pass(2_000);
         assert_eq!(start(&mut shard, "a", "p1"), older(1_001, true));
@@ -303,7 +303,7 @@ mod tests {
         fn no_older_policy_replaces_a_live_schedulers_policy(
             steps in prop::collection::vec((0..3usize, 0..3usize, 0..6u8, 0..3i64, any::<bool>()), 1..50),
         ) {
-            let mut shard = Paper::at(1_000);
+            let mut shard = Trial::at(1_000);
             let mut seen: BTreeMap<u64, String> = BTreeMap::new();
             let mut decided: Option<(Step<Announcement>, Announce)> = None;
             for (who, what, act, time, ignore_silent) in steps {
@@ -311,12 +311,12 @@ mod tests {
                 let next = Announce { ignore_silent, ..announce(name, ["p1", "p2", "p3"][what]) };
                 shard.pass(time * 450);
                 match act {
-                    0 => drop(shard.run(&heartbeat(name))),
-                    1 => drop(shard.run(&end_lease(name))),
-                    2 => decided = Some((shard.decide(&next), next)),
+                    0 => drop(shard.receipt(&heartbeat(name))),
+                    1 => drop(shard.receipt(&end_lease(name))),
+                    2 => decided = Some((shard.step(&next), next)),
                     _ => {
                         let taken = if act == 3 { decided.take() } else { None };
-                        let (old, step) = taken.unwrap_or_else(|| (shard.decide(&next), next));
+                        let (old, step) = taken.unwrap_or_else(|| (shard.step(&next), next));
                         let before: Option<Policies> = shard.record(&key());
                         let now_ms = shard.now_ms;
                         let alive = |name: &ConsumerId| {

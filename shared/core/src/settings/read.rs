@@ -80,17 +80,17 @@ impl Decision for ReadSettings {
 mod tests {
     use super::super::{ChangeSetting, Origin};
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     #[test]
     fn settings_are_read_from_one_generation() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&ChangeSetting::switch_off("a".into(), Origin::Restored));
-        let decided = shard.decide(&ReadSettings);
-        shard.run(&ChangeSetting::switch_off("b".into(), Origin::Restored));
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&ChangeSetting::switch_off("a".into(), Origin::Restored));
+        let decided = shard.step(&ReadSettings);
+        shard.receipt(&ChangeSetting::switch_off("b".into(), Origin::Restored));
         let settings = shard.finish(&ReadSettings, decided).result;
         assert_eq!((settings.generation, settings.tools_off.len()), (1_001, 2));
-        let none = Paper::at(1_000).result(&ReadSettings);
+        let none = Trial::at(1_000).run(&ReadSettings);
         assert_eq!(none, RunTimeSettings::default());
     }
 }

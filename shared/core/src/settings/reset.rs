@@ -75,8 +75,8 @@ impl Decision for ResetLimit {
 mod tests {
     use super::*;
     use crate::keys;
-    use crate::paper::Paper;
     use crate::transaction::CounterState;
+    use crate::trial::Trial;
 
     fn reset() -> ResetLimit {
         let entry = AuditAppend { text: r#"{"meta":{"limit":"spend"}}"#.into(), entries_max: 10 };
@@ -85,13 +85,13 @@ mod tests {
 
     #[test]
     fn a_reset_zeroes_a_counter_and_wakes_its_throttle_queue() {
-        let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&reset()), None);
+        let mut shard = Trial::at(1_000);
+        assert_eq!(shard.run(&reset()), None);
         let counter = reset().counter;
         shard.counters.insert(counter.clone(), CounterState { used: 7, ends_ms: 5_000, began_ms: 1, queued: true });
         shard.timers.insert(throttle_timer(&counter).into(), 5_000);
         shard.sets.entry(throttle_queue(&counter)).or_default().insert("acme:t".into(), 1);
-        assert_eq!(shard.result(&reset()), Some(ResetCounter { used: 7, ends_ms: 5_000, waiting: 1 }));
+        assert_eq!(shard.run(&reset()), Some(ResetCounter { used: 7, ends_ms: 5_000, waiting: 1 }));
         assert_eq!(shard.counters[&counter], CounterState { used: 0, ends_ms: 5_000, began_ms: 1_000, queued: true });
         assert_eq!(shard.timers[&*throttle_timer(&counter)], 1_000);
         let text = &shard.log(&keys::audit())[0].1[0].1;
@@ -101,21 +101,21 @@ mod tests {
 
     #[test]
     fn a_reset_keeps_debits_after_its_read() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let counter = reset().counter;
         shard.counters.insert(counter.clone(), CounterState { used: 7, ends_ms: 5_000, began_ms: 1, queued: false });
-        let decided = shard.decide(&reset());
+        let decided = shard.step(&reset());
         shard.counters.get_mut(&counter).unwrap().used = 9;
         shard.finish(&reset(), decided);
         assert_eq!(shard.counters[&counter].used, 2);
-        let decided = shard.decide(&reset());
+        let decided = shard.step(&reset());
         shard.counters.insert(counter.clone(), CounterState { used: 3, ends_ms: 9_000, began_ms: 1, queued: false });
         shard.finish(&reset(), decided);
         assert_eq!(shard.counters[&counter].used, 3, "another window has opened");
     }
     #[test]
     fn a_rolling_counter_restarts_and_keeps_its_queue() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let counter = reset().counter;
         for waits in [true, false] {
             shard
@@ -124,7 +124,7 @@ mod tests {
             let queue = shard.sets.entry(throttle_queue(&counter)).or_default();
             queue.clear();
             queue.extend(waits.then(|| ("acme:t".into(), 1)));
-            assert_eq!(shard.result(&reset()).map(|was| was.used), Some(7));
+            assert_eq!(shard.run(&reset()).map(|was| was.used), Some(7));
             let left = waits.then(|| CounterState { queued: true, ..CounterState::default() });
             assert_eq!(shard.counters.get(&counter).copied(), left);
         }

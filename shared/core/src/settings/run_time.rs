@@ -213,7 +213,7 @@ mod tests {
     use super::super::ReadSettings;
     use super::*;
     use crate::keys;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     fn entry() -> AuditAppend {
         AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 1_000 }
@@ -250,14 +250,14 @@ mod tests {
 
     #[test]
     fn a_change_raises_the_generation_and_writes_an_audit_entry() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let pause = ChangeSetting::pause(kelly(), &note("x"), operator());
-        assert_eq!(shard.result(&pause), SettingResult::Done { generation: 1_000 });
+        assert_eq!(shard.run(&pause), SettingResult::Done { generation: 1_000 });
         assert_eq!((shard.settings, shard.log(&keys::audit()).len()), (1_000, 1));
-        assert_eq!(shard.result(&pause), SettingResult::Unchanged { generation: 1_000 });
+        assert_eq!(shard.run(&pause), SettingResult::Unchanged { generation: 1_000 });
         let off = ChangeSetting::switch_off("send".into(), operator());
-        assert_eq!(shard.result(&off), SettingResult::Done { generation: 1_001 });
-        let settings = shard.result(&ReadSettings);
+        assert_eq!(shard.run(&off), SettingResult::Done { generation: 1_001 });
+        let settings = shard.run(&ReadSettings);
         assert_eq!((settings.generation, shard.settings), (1_001, 1_001));
         assert_eq!(settings.pauses, BTreeMap::from([(kelly(), note("x"))]));
         assert_eq!(settings.tools_off, BTreeSet::from(["send".to_owned()]));
@@ -266,44 +266,44 @@ mod tests {
 
     #[test]
     fn resuming_an_agent_wakes_its_throttle_queue() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let timer: Arc<str> = throttle_timer(&CounterKey::new(counters::TICK, "acme:kelly")).into();
         let resume = ChangeSetting::remove(Setting::Pause(kelly()), entry());
-        assert_eq!(shard.result(&resume), SettingResult::Unchanged { generation: 0 });
-        shard.run(&ChangeSetting::pause(kelly(), &note("x"), operator()));
-        shard.run(&resume);
+        assert_eq!(shard.run(&resume), SettingResult::Unchanged { generation: 0 });
+        shard.receipt(&ChangeSetting::pause(kelly(), &note("x"), operator()));
+        shard.receipt(&resume);
         assert!(shard.timers.is_empty(), "nobody waits");
-        shard.run(&ChangeSetting::pause(kelly(), &note("x"), operator()));
+        shard.receipt(&ChangeSetting::pause(kelly(), &note("x"), operator()));
         shard.timers.insert(timer.clone(), 9_000);
-        shard.run(&resume);
+        shard.receipt(&resume);
         assert_eq!(shard.timers[&timer], 1_000);
         assert_eq!(shard.record::<Settings>(&key()).unwrap().pauses, 0);
     }
 
     #[test]
     fn only_an_operator_replaces_an_existing_tenant() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let tenant = TenantId::new("acme").unwrap();
         let plan = |plan: &str| TenantPolicy { plan: plan.into(), ..TenantPolicy::default() };
         let set = |name: &str, origin| ChangeSetting::set_tenant(tenant.clone(), &plan(name), origin);
-        assert!(matches!(shard.result(&set("a", Origin::Restored)), SettingResult::Done { .. }));
+        assert!(matches!(shard.run(&set("a", Origin::Restored)), SettingResult::Done { .. }));
         assert!(shard.log(&keys::audit()).is_empty());
-        assert!(matches!(shard.result(&set("b", operator())), SettingResult::Done { .. }));
-        assert!(matches!(shard.result(&set("a", Origin::Restored)), SettingResult::Unchanged { .. }));
-        assert_eq!(shard.result(&ReadSettings).tenants[&tenant].plan, "b");
+        assert!(matches!(shard.run(&set("b", operator())), SettingResult::Done { .. }));
+        assert!(matches!(shard.run(&set("a", Origin::Restored)), SettingResult::Unchanged { .. }));
+        assert_eq!(shard.run(&ReadSettings).tenants[&tenant].plan, "b");
         let zone = TenantPolicy { time_zone: Some("Mars/Olympus".into()), ..TenantPolicy::default() };
-        shard.run(&ChangeSetting::set_tenant(tenant.clone(), &zone, operator()));
-        let settings = shard.result(&ReadSettings);
+        shard.receipt(&ChangeSetting::set_tenant(tenant.clone(), &zone, operator()));
+        let settings = shard.run(&ReadSettings);
         assert!(settings.unreadable.contains_key(&tenant) && settings.tenants.is_empty());
     }
 
     #[test]
     fn pauses_are_bounded() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let settings = Settings { generation: 1, pauses: limits::PAUSES_MAX as u64, ..Settings::default() };
         let mut transaction = Transaction::new(shard.context().version);
         shard.commit(transaction.put(&key(), &settings)).unwrap();
-        assert_eq!(shard.result(&ChangeSetting::pause(kelly(), &note("x"), operator())), SettingResult::Full);
+        assert_eq!(shard.run(&ChangeSetting::pause(kelly(), &note("x"), operator())), SettingResult::Full);
     }
 
     fn agent(number: u8) -> Paused {
@@ -313,7 +313,7 @@ mod tests {
     proptest! {
         #[test]
         fn generations_never_repeat(steps in prop::collection::vec((0..4u8, any::<bool>(), any::<bool>(), 0..2i64), 1..40)) {
-            let mut shard = Paper::at(1_000);
+            let mut shard = Trial::at(1_000);
             let mut decided: Option<(Step<SettingResult>, ChangeSetting)> = None;
             let mut seen = BTreeSet::new();
             for (number, put, keep, ms) in steps {
@@ -324,10 +324,10 @@ mod tests {
                     ChangeSetting::remove(Setting::Pause(agent(number)), entry())
                 };
                 if keep {
-                    decided = Some((shard.decide(&change), change));
+                    decided = Some((shard.step(&change), change));
                     continue;
                 }
-                let mut results = vec![shard.result(&change)];
+                let mut results = vec![shard.run(&change)];
                 if let Some((old, change)) = decided.take() {
                     results.push(shard.finish(&change, old).result);
                 }
@@ -337,7 +337,7 @@ mod tests {
                     }
                 }
             }
-            let settings = shard.result(&ReadSettings);
+            let settings = shard.run(&ReadSettings);
             prop_assert_eq!(shard.log(&keys::audit()).len(), seen.len());
             prop_assert_eq!(settings.generation, shard.settings);
             let stored: Settings = shard.record(&key()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An in-memory store for tests. Limit windows never end.
+//! An in-memory store for tests.
 
 #![allow(unreachable_pub, dead_code, clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::decision::{Context, Decision, Step};
+use crate::decision::{Context, Decision, Receipt, Step};
 use crate::keys::TurnName;
 use crate::record::{Debited, Record, RecordText, Stored};
 use crate::transaction::{
-    ConditionalDebit, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, SetKey, StreamKey, TimerRule,
-    Transaction, Version, Write,
+    Committed, ConditionalDebit, Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, SetKey, StreamKey,
+    TimerRule, Transaction, Version, Write,
 };
 use crate::turn::{Slice, Turn};
 use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};
@@ -33,9 +33,11 @@ pub struct Trial {
     pub now_ms: i64,
     pub epoch: u64,
     pub epoch_began_ms: i64,
+    pub policy: u64,
+    pub settings: u64,
     pub pressure: bool,
     pub records: HashMap<RecordKey, Bytes>,
-    pub ttls: HashMap<RecordKey, i64>,
+    pub expire: HashMap<RecordKey, i64>,
     pub parts: HashMap<RecordKey, BTreeMap<Arc<str>, Bytes>>,
     pub sets: HashMap<SetKey, BTreeMap<Arc<str>, u64>>,
     pub counters: BTreeMap<CounterKey, CounterState>,
@@ -61,6 +63,31 @@ impl Trial {
 
     pub fn stored<T: Record>(&self, key: &RecordKey) -> Option<Stored<T>> {
         self.records.get(key).map(|stored| Stored::read(stored).unwrap())
+    }
+
+    pub fn record<T: Record>(&self, key: &RecordKey) -> Option<T> {
+        self.stored(key).map(|stored| stored.value)
+    }
+
+    pub fn log(&self, key: &StreamKey) -> Vec<(EntryId, Fields)> {
+        let entries = self.queues.get(key).into_iter().flat_map(|queue| &queue.entries);
+        entries.map(|(number, fields)| (entry(*number), fields.clone())).collect()
+    }
+
+    pub fn pass(&mut self, ms: i64) {
+        self.now_ms += ms;
+        let now_ms = self.now_ms;
+        let over: Vec<RecordKey> =
+            self.expire.iter().filter(|(_, ends)| **ends <= now_ms).map(|(key, _)| key.clone()).collect();
+        for key in over {
+            self.delete(&key);
+        }
+    }
+
+    fn delete(&mut self, key: &RecordKey) {
+        self.records.remove(key);
+        self.parts.remove(key);
+        self.expire.remove(key);
     }
 
     pub fn turn(&self, name: &TurnName) -> Option<Stored<Turn>> {
@@ -128,25 +155,59 @@ impl Trial {
     }
 
     pub fn run_with<D: Decision>(&mut self, decision: &D, view: &mut View) -> D::Output {
+        self.read_hints(decision, view);
+        let context = self.context();
+        let step = self.decide(decision, view, &context);
+        self.finish_with(decision, view, step).result
+    }
+
+    fn read_hints<D: Decision>(&self, decision: &D, view: &mut View) {
         for query in decision.reads() {
             if view.get(&query).is_err() {
                 view.insert(query.clone(), self.answer(&query));
             }
         }
+    }
+
+    /// The decision without its commit.
+    pub fn step<D: Decision>(&mut self, decision: &D) -> Step<D::Output> {
+        let context = self.context();
+        let mut view = View::default();
+        self.read_hints(decision, &mut view);
+        self.decide(decision, &mut view, &context)
+    }
+
+    pub fn receipt<D: Decision>(&mut self, decision: &D) -> Receipt<D::Output> {
+        let step = self.step(decision);
+        self.finish(decision, step)
+    }
+
+    pub fn finish<D: Decision>(&mut self, decision: &D, step: Step<D::Output>) -> Receipt<D::Output> {
+        let mut view = View::default();
+        self.finish_with(decision, &mut view, step)
+    }
+
+    fn finish_with<D: Decision>(
+        &mut self,
+        decision: &D,
+        view: &mut View,
+        mut step: Step<D::Output>,
+    ) -> Receipt<D::Output> {
         let mut conflicts = Vec::new();
         for _ in 0..16 {
-            let mut context = self.context();
-            context.conflicts.clone_from(&conflicts);
-            match self.decide(decision, view, &context) {
-                Step::Return(output) => return output,
-                Step::Commit(transaction, output) => match self.commit(&transaction) {
-                    Ok(()) => return output,
-                    Err(conflict) => {
-                        view.learn(&conflict);
-                        conflicts.push(conflict);
-                    }
-                },
+            let (transaction, result) = match step {
+                Step::Return(result) => return Receipt { result, committed: None },
+                Step::Commit(transaction, result) => (transaction, result),
+            };
+            match self.commit(&transaction) {
+                Ok(committed) => return Receipt { result, committed: Some(committed) },
+                Err(conflict) => {
+                    view.learn(&conflict);
+                    conflicts.push(conflict);
+                }
             }
+            let context = Context { conflicts: conflicts.clone(), ..self.context() };
+            step = self.decide(decision, view, &context);
         }
         panic!("the decision conflicts forever: {conflicts:?}")
     }
@@ -166,7 +227,15 @@ impl Trial {
         panic!("the decision reads more than {READS_MAX} times")
     }
 
-    pub fn commit(&mut self, transaction: &Transaction) -> Result<(), Conflict> {
+    pub fn commit(&mut self, transaction: &Transaction) -> Result<Committed, Conflict> {
+        let committed =
+            |was_committed| Committed { now_ms: self.now_ms, was_committed, entries: Vec::new(), shadowed: Vec::new() };
+        if let Some(stored) = transaction.dedupe_record.as_ref().and_then(|key| self.records.get(key))
+            && RecordText::parse(stored).unwrap().version == transaction.version
+        {
+            return Ok(committed(true));
+        }
+        let committed = committed(false);
         let before = self.counters.clone();
         for guard in &transaction.guards {
             if let Err(conflict) = self.check(guard) {
@@ -195,7 +264,7 @@ impl Trial {
         for write in &transaction.writes {
             self.apply(write, version, &debits, &mut enqueued);
         }
-        Ok(())
+        Ok(committed)
     }
 
     fn drop_entry(&mut self, queue: &StreamKey, entry: &EntryId) {
@@ -248,8 +317,14 @@ impl Trial {
     }
 
     fn debit(&mut self, debit: &ConditionalDebit) -> Result<(), Conflict> {
-        let state = self.counters.entry(debit.counter.clone()).or_default();
-        if state.used + debit.amount > debit.max && !debit.shadow {
+        let counter = self.shared(debit);
+        let now_ms = self.now_ms;
+        let state = self.counters.entry(counter).or_default();
+        if state.ends_ms > 0 && state.ends_ms <= now_ms {
+            state.used = 0;
+        }
+        let waits = debit.behind_queue && state.queued;
+        if (waits || state.used + debit.amount > debit.max) && !debit.shadow {
             return Err(Conflict::LimitReached { counter: debit.counter.clone(), state: *state });
         }
         state.used += debit.amount;
@@ -260,13 +335,29 @@ impl Trial {
         Ok(())
     }
 
+    fn shared(&self, debit: &ConditionalDebit) -> CounterKey {
+        let count = self.counters.keys().filter(|key| key.limit == debit.counter.limit).count() as u64;
+        if self.counters.contains_key(&debit.counter) || count < debit.counters_max {
+            return debit.counter.clone();
+        }
+        CounterKey::new(&debit.counter.limit, ConditionalDebit::OTHERS)
+    }
+
+    fn mark_queue(&mut self, set: &SetKey, queue_of: Option<CounterKey>) {
+        let Some(counter) = queue_of else { return };
+        let queued = self.sets.get(set).is_some_and(|members| !members.is_empty());
+        if queued || self.counters.contains_key(&counter) {
+            self.counters.entry(counter).or_default().queued = queued;
+        }
+    }
+
     fn apply(&mut self, write: &Write, version: &Version, debits: &[Debited], enqueued: &mut Option<EntryId>) {
         match write.clone() {
             Write::Put { key, content, ttl_ms } => {
-                self.ttls.remove(&key);
-                if let Some(ttl_ms) = ttl_ms {
-                    self.ttls.insert(key.clone(), ttl_ms);
-                }
+                match ttl_ms {
+                    Some(ttl_ms) => self.expire.insert(key.clone(), self.now_ms + ttl_ms),
+                    None => self.expire.remove(&key),
+                };
                 self.records.insert(key, RecordText::render(version, enqueued.as_ref(), debits, &content));
             }
             Write::PutPart(key, name, content) => {
@@ -275,10 +366,7 @@ impl Trial {
             Write::DeleteParts(key, names) => {
                 self.parts.entry(key).or_default().retain(|name, _| !names.contains(name));
             }
-            Write::Delete(key) => {
-                self.records.remove(&key);
-                self.parts.remove(&key);
-            }
+            Write::Delete(key) => self.delete(&key),
             Write::Enqueue(stream, fields) => *enqueued = Some(self.enqueue(&stream, fields)),
             Write::Append { log, fields, .. } => {
                 self.enqueue(&log, fields);
@@ -297,11 +385,13 @@ impl Trial {
                 }
             }
             Write::ClearTimer(name) => drop(self.timers.remove(&name)),
-            Write::AddMember { set, member, score, .. } => {
-                self.sets.entry(set).or_default().insert(member, score);
+            Write::AddMember { set, member, score, queue_of } => {
+                self.sets.entry(set.clone()).or_default().insert(member, score);
+                self.mark_queue(&set, queue_of);
             }
-            Write::RemoveMember { set, member, .. } => {
-                self.sets.entry(set).or_default().remove(&member);
+            Write::RemoveMember { set, member, queue_of } => {
+                self.sets.entry(set.clone()).or_default().remove(&member);
+                self.mark_queue(&set, queue_of);
             }
             Write::Add { counter, ends_ms: Some(_), .. } if !self.counters.contains_key(&counter) => {}
             Write::Add { counter, amount, ends_ms } => {
@@ -325,7 +415,8 @@ impl Trial {
             Write::Reply(inbox, text) => {
                 self.inboxes.entry(format!("{}:{}", inbox.tenant, inbox.inbox)).or_default().push(text);
             }
-            Write::PolicyGeneration(_) | Write::SettingsGeneration(_) => {}
+            Write::PolicyGeneration(generation) => self.policy = generation,
+            Write::SettingsGeneration(generation) => self.settings = generation,
         }
     }
 
@@ -348,6 +439,9 @@ impl Trial {
                 members.truncate(*count);
                 Value::Members(members)
             }
+            Query::Score(set, member) if *set == crate::keys::timers() => {
+                Value::Score(self.timers.get(member).map(|due_ms| due_ms.unsigned_abs()))
+            }
             Query::Score(set, member) => Value::Score(self.sets.get(set).and_then(|set| set.get(member)).copied()),
             Query::Size(set) => Value::Size(self.sets.get(set).map_or(0, BTreeMap::len) as u64),
             Query::Entry(stream, entry) => Value::Entry(self.fields(stream, entry)),
@@ -357,9 +451,11 @@ impl Trial {
             Query::Holds { stream, consumer, count } => {
                 Value::Holds(self.holds(stream, consumer).into_iter().take(*count).collect())
             }
-            Query::Entries { stream, .. } => {
-                let entries = self.queues.get(stream).into_iter().flat_map(|queue| &queue.entries);
-                Value::Entries(entries.map(|(number, fields)| (entry(*number), fields.clone())).collect())
+            Query::Entries { stream, after, count } => {
+                let mut entries = self.log(stream);
+                entries.retain(|(entry, _)| after.as_ref().is_none_or(|after| number(entry) > number(after)));
+                entries.truncate(*count);
+                Value::Entries(entries)
             }
         }
     }

@@ -63,7 +63,7 @@ impl Trial {
         let mut transaction = Transaction::new(self.draw());
         transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
         transaction.put(&slice.name.record(), &turn);
-        self.commit(&transaction)
+        self.commit(&transaction).map(drop)
     }
 
     pub fn settle(&mut self, slice: &Slice) -> Result<(), Conflict> {
@@ -75,6 +75,6 @@ impl Trial {
         transaction.write(Write::Delete(slice.name.record()));
         transaction
             .put(&slice.name.finished(), &crate::recovery::reap::Crash { heartbeat: None, regular: 0, suspects: 0 });
-        self.commit(&transaction)
+        self.commit(&transaction).map(drop)
     }
 }

@@ -179,8 +179,8 @@ mod tests {
     use super::*;
     use crate::Conflict;
     use crate::audit::AuditAppend;
-    use crate::paper::Paper;
     use crate::settings::drain::{ChangeDrain, DrainChange};
+    use crate::trial::Trial;
     use crate::workers::{dead, notify_cancel};
 
     fn consumer() -> ConsumerId {
@@ -202,7 +202,7 @@ mod tests {
         ChangeDrain { worker: "w-1".into(), change: DrainChange::Drain { note, gone: vec![], entry } }
     }
 
-    fn cancel(shard: &mut Paper, turn: &str) {
+    fn cancel(shard: &mut Trial, turn: &str) {
         let mut transaction = Transaction::new(shard.context().version);
         notify_cancel(&TurnName::parse(turn).unwrap(), "w-1-a-0", shard.now_ms, &mut transaction);
         shard.commit(&transaction).unwrap();
@@ -210,51 +210,51 @@ mod tests {
 
     #[test]
     fn a_heartbeat_renews_the_lease_and_returns_new_notices() {
-        let mut shard = Paper::at(1_000);
-        assert_eq!(shard.result(&heartbeat()), HeartbeatReport::default());
-        assert_eq!(shard.result(&heartbeat()).before, LeaseBefore::Running);
-        assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
+        let mut shard = Trial::at(1_000);
+        assert_eq!(shard.run(&heartbeat()), HeartbeatReport::default());
+        assert_eq!(shard.run(&heartbeat()).before, LeaseBefore::Running);
+        assert_eq!(shard.members(&consumers()), ["w-1-a-0"]);
         cancel(&mut shard, "acme:t1");
-        shard.run(&drain());
-        let report = shard.result(&heartbeat());
+        shard.receipt(&drain());
+        let report = shard.run(&heartbeat());
         assert_eq!(report.canceled, [TurnName::parse("acme:t1").unwrap()]);
         assert_eq!(report.drained.unwrap().reason, "upgrade");
-        assert!(shard.result(&heartbeat()).canceled.is_empty(), "a notice is delivered once");
+        assert!(shard.run(&heartbeat()).canceled.is_empty(), "a notice is delivered once");
         let stored: Consumer = shard.record(&key("w-1-a-0")).unwrap();
         assert!(stored.drained && stored.lease_ends_ms == 1_900);
     }
 
     #[test]
     fn a_cancel_notice_during_a_heartbeat_waits_for_the_next_one() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         cancel(&mut shard, "acme:t1");
-        let decided = shard.decide(&heartbeat());
+        let decided = shard.step(&heartbeat());
         cancel(&mut shard, "acme:t2");
         assert_eq!(shard.finish(&heartbeat(), decided).result.canceled, [TurnName::parse("acme:t1").unwrap()]);
-        assert_eq!(shard.result(&heartbeat()).canceled, [TurnName::parse("acme:t2").unwrap()]);
+        assert_eq!(shard.run(&heartbeat()).canceled, [TurnName::parse("acme:t2").unwrap()]);
     }
 
     #[test]
     fn a_stale_heartbeat_does_not_restore_a_departed_worker() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&heartbeat());
-        let Step::Commit(late, _) = shard.decide(&heartbeat()) else { panic!("nothing to commit") };
-        shard.run(&drain());
-        shard.run(&end_lease());
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&heartbeat());
+        let Step::Commit(late, _) = shard.step(&heartbeat()) else { panic!("nothing to commit") };
+        shard.receipt(&drain());
+        shard.receipt(&end_lease());
         assert!(matches!(shard.commit(&late), Err(Conflict::Record { stored: None, .. })));
         assert_eq!(shard.record::<DrainFlag>(&drain::key("w-1")), None);
-        assert_eq!(shard.set(&consumers()), ["w-1-a-0"], "what it holds is taken back");
-        shard.run(&end_lease());
+        assert_eq!(shard.members(&consumers()), ["w-1-a-0"], "what it holds is taken back");
+        shard.receipt(&end_lease());
     }
 
     #[test]
     fn a_resume_during_a_departure_is_not_lost() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&heartbeat());
-        shard.run(&drain());
-        let decided = shard.decide(&end_lease());
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&heartbeat());
+        shard.receipt(&drain());
+        let decided = shard.step(&end_lease());
         let entry = AuditAppend { text: Bytes::from_static(b"{}"), entries_max: 10 };
-        shard.run(&ChangeDrain { worker: "w-1".into(), change: DrainChange::Resume { entry } });
+        shard.receipt(&ChangeDrain { worker: "w-1".into(), change: DrainChange::Resume { entry } });
         shard.finish(&end_lease(), decided);
         assert_eq!(shard.record(&drain::key("w-1")), Some(DrainFlag::Lifted { at_ms: 1_000 }));
         assert_eq!(shard.record::<Consumer>(&key("w-1-a-0")), None);
@@ -262,12 +262,12 @@ mod tests {
 
     #[test]
     fn many_notices_are_split_across_heartbeats() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         for turn in 0..=NOTICES_MAX {
             cancel(&mut shard, &format!("acme:t{turn}"));
         }
-        let first = shard.result(&heartbeat());
-        let second = shard.result(&heartbeat());
+        let first = shard.run(&heartbeat());
+        let second = shard.run(&heartbeat());
         assert!(first.more && !second.more);
         assert_eq!((first.canceled.len(), second.canceled.len()), (NOTICES_MAX, 1));
     }
@@ -276,9 +276,9 @@ mod tests {
         /// The heartbeat may be committed late.
         #[test]
         fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
-            let mut shard = Paper::at(1_000);
+            let mut shard = Trial::at(1_000);
             let heartbeat = Heartbeat { lease_ms, ..heartbeat() };
-            let decided = shard.decide(&heartbeat);
+            let decided = shard.step(&heartbeat);
             shard.now_ms += late_ms;
             shard.finish(&heartbeat, decided);
             let stored: Consumer = shard.record(&key("w-1-a-0")).unwrap();

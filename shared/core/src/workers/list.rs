@@ -41,7 +41,7 @@ impl Decision for ListHolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
     use crate::workers::{Heartbeat, RemoveDeadConsumer, RemoveDeadConsumerResult, Role};
 
     fn consumer() -> ConsumerId {
@@ -58,23 +58,23 @@ mod tests {
 
     #[test]
     fn a_removed_or_unknown_holder_is_listed() {
-        let mut shard = Paper::at(1_000);
-        assert!(shard.result(&list()), "its heartbeat was lost");
-        assert!(!shard.result(&list()));
-        shard.run(&heartbeat());
-        assert!(!shard.result(&list()));
+        let mut shard = Trial::at(1_000);
+        assert!(shard.run(&list()), "its heartbeat was lost");
+        assert!(!shard.run(&list()));
+        shard.receipt(&heartbeat());
+        assert!(!shard.run(&list()));
         shard.pass(900);
-        assert_eq!(shard.result(&RemoveDeadConsumer { consumer: consumer() }), RemoveDeadConsumerResult::Done);
-        assert!(shard.set(&consumers()).is_empty());
-        assert!(shard.result(&list()));
-        assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
+        assert_eq!(shard.run(&RemoveDeadConsumer { consumer: consumer() }), RemoveDeadConsumerResult::Done);
+        assert!(shard.members(&consumers()).is_empty());
+        assert!(shard.run(&list()));
+        assert_eq!(shard.members(&consumers()), ["w-1-a-0"]);
     }
 
     #[test]
     fn listing_a_holder_keeps_a_concurrent_heartbeat() {
-        let mut shard = Paper::at(1_000);
-        let decided = shard.decide(&list());
-        shard.run(&heartbeat());
+        let mut shard = Trial::at(1_000);
+        let decided = shard.step(&list());
+        shard.receipt(&heartbeat());
         assert!(!shard.finish(&list(), decided).result);
         assert_eq!(shard.sets[&consumers()]["w-1-a-0"], 1_900);
     }

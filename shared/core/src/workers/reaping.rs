@@ -70,38 +70,38 @@ impl Decision for RequestReapPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
 
     #[test]
     fn reaping_waits_for_one_lease_after_an_outage() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let may = RequestReapPermit { lease_ms: 800, every_ms: 100 };
-        assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: 1_800 });
-        assert_eq!(shard.result(&may), ReapPermit::Recent);
+        assert_eq!(shard.run(&may), ReapPermit::Hold { until_ms: 1_800 });
+        assert_eq!(shard.run(&may), ReapPermit::Recent);
         for _ in 0..2 {
             shard.pass(400);
-            shard.run(&may);
+            shard.receipt(&may);
         }
         shard.pass(100);
-        assert_eq!(shard.result(&may), ReapPermit::Granted);
+        assert_eq!(shard.run(&may), ReapPermit::Granted);
         shard.pass(401);
-        assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: shard.now_ms + 800 }, "the store was away");
+        assert_eq!(shard.run(&may), ReapPermit::Hold { until_ms: shard.now_ms + 800 }, "the store was away");
     }
 
     /// The outage is between the decision and the commit.
     #[test]
     fn a_reap_permit_does_not_survive_an_outage() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let may = RequestReapPermit { lease_ms: 800, every_ms: 0 };
         for _ in 0..3 {
-            shard.run(&may);
+            shard.receipt(&may);
             shard.pass(400);
         }
-        let decided = shard.decide(&may);
+        let decided = shard.step(&may);
         assert!(matches!(decided, Step::Commit(_, ReapPermit::Granted)));
         shard.pass(5_000);
         let hold = ReapPermit::Hold { until_ms: shard.now_ms + 800 };
-        assert_eq!(shard.result(&may), hold);
+        assert_eq!(shard.run(&may), hold);
         assert_eq!(shard.finish(&may, decided).result, hold);
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let state = ReapState { seen_ms: 4_900, hold_until_ms: 0 };
         let stored = crate::record::RecordText::render(&crate::Version::new("v"), None, &[], &state.encode());
         view.insert(key, crate::view::Value::Record(Some(stored)));
-        let mut context = Paper::at(5_000).context();
+        let mut context = Trial::at(5_000).context();
         assert!(matches!(may.decide(&view, &context), Ok(Step::Commit(_, ReapPermit::Granted))));
         context.epoch_began_ms = 4_800;
         let held = ReapPermit::Hold { until_ms: 5_600 };

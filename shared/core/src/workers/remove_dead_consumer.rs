@@ -61,7 +61,7 @@ impl Decision for RemoveDeadConsumer {
 mod tests {
     use super::*;
     use crate::keys::TurnName;
-    use crate::paper::Paper;
+    use crate::trial::Trial;
     use crate::workers::{EndLease, Heartbeat, LeaseBefore, Role, notify_cancel};
 
     fn consumer() -> ConsumerId {
@@ -76,77 +76,77 @@ mod tests {
         RemoveDeadConsumer { consumer: consumer() }
     }
 
-    fn is_listed(shard: &Paper) -> bool {
-        !shard.set(&consumers()).is_empty()
+    fn is_listed(shard: &Trial) -> bool {
+        !shard.members(&consumers()).is_empty()
     }
 
     #[test]
     fn a_silent_consumer_is_listed_until_it_returns_or_departs_or_for_a_day() {
-        let mut shard = Paper::at(1_000);
-        let remove_silent = |shard: &mut Paper| {
-            shard.run(&heartbeat());
+        let mut shard = Trial::at(1_000);
+        let remove_silent = |shard: &mut Trial| {
+            shard.receipt(&heartbeat());
             shard.pass(2_000);
-            assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
-            assert_eq!(shard.set(&silent()), ["s-1-a-0"]);
+            assert_eq!(shard.run(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
+            assert_eq!(shard.members(&silent()), ["s-1-a-0"]);
         };
         remove_silent(&mut shard);
-        shard.run(&heartbeat());
-        assert!(shard.set(&silent()).is_empty());
+        shard.receipt(&heartbeat());
+        assert!(shard.members(&silent()).is_empty());
         remove_silent(&mut shard);
-        shard.run(&EndLease { consumer: consumer(), role: Role::Scheduler });
-        assert!(shard.set(&silent()).is_empty());
+        shard.receipt(&EndLease { consumer: consumer(), role: Role::Scheduler });
+        assert!(shard.members(&silent()).is_empty());
         remove_silent(&mut shard);
         let other = ConsumerId::new("s-2-b-0").unwrap();
         shard.pass(SILENT_MS);
-        shard.run(&Heartbeat { consumer: other.clone(), ..heartbeat() });
+        shard.receipt(&Heartbeat { consumer: other.clone(), ..heartbeat() });
         shard.pass(2_000);
-        shard.run(&RemoveDeadConsumer { consumer: other });
-        assert_eq!(shard.set(&silent()), ["s-2-b-0"]);
+        shard.receipt(&RemoveDeadConsumer { consumer: other });
+        assert_eq!(shard.members(&silent()), ["s-2-b-0"]);
     }
 
     #[test]
     fn a_consumer_with_a_valid_lease_is_not_removed() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&heartbeat());
-        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Alive { lease_ends_ms: 1_900 });
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&heartbeat());
+        assert_eq!(shard.run(&remove_dead_consumer()), RemoveDeadConsumerResult::Alive { lease_ends_ms: 1_900 });
         shard.pass(900);
-        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
+        assert_eq!(shard.run(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
         assert!(!is_listed(&shard));
-        assert_eq!(shard.result(&heartbeat()).before, LeaseBefore::Ended, "it was silent, but had not left");
+        assert_eq!(shard.run(&heartbeat()).before, LeaseBefore::Ended, "it was silent, but had not left");
         assert!(is_listed(&shard), "it is back");
     }
 
     #[test]
     fn a_concurrent_heartbeat_prevents_removal() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&heartbeat());
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&heartbeat());
         shard.pass(900);
-        let decided = shard.decide(&remove_dead_consumer());
-        shard.run(&heartbeat());
+        let decided = shard.step(&remove_dead_consumer());
+        shard.receipt(&heartbeat());
         assert!(matches!(
             shard.finish(&remove_dead_consumer(), decided).result,
             RemoveDeadConsumerResult::Alive { .. }
         ));
         assert!(is_listed(&shard));
         let gone = RemoveDeadConsumer { consumer: ConsumerId::new("s-2-a-0").unwrap() };
-        let decided = shard.decide(&gone);
-        shard.run(&Heartbeat { consumer: gone.consumer.clone(), ..heartbeat() });
+        let decided = shard.step(&gone);
+        shard.receipt(&Heartbeat { consumer: gone.consumer.clone(), ..heartbeat() });
         assert!(matches!(shard.finish(&gone, decided).result, RemoveDeadConsumerResult::Alive { .. }));
     }
 
     #[test]
     fn a_departed_consumer_is_removed_with_its_notices() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&heartbeat());
+        let mut shard = Trial::at(1_000);
+        shard.receipt(&heartbeat());
         let mut transaction = Transaction::new(shard.context().version);
         for turn in 0..300 {
             let name = TurnName::parse(&format!("acme:t{turn}")).unwrap();
             notify_cancel(&name, "s-1-a-0", 1_000, &mut transaction);
         }
         shard.commit(&transaction).unwrap();
-        shard.run(&EndLease { consumer: consumer(), role: Role::Scheduler });
-        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Partly);
-        assert_eq!(shard.result(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
-        assert!(shard.set(&canceled("s-1-a-0")).is_empty() && !is_listed(&shard));
+        shard.receipt(&EndLease { consumer: consumer(), role: Role::Scheduler });
+        assert_eq!(shard.run(&remove_dead_consumer()), RemoveDeadConsumerResult::Partly);
+        assert_eq!(shard.run(&remove_dead_consumer()), RemoveDeadConsumerResult::Done);
+        assert!(shard.members(&canceled("s-1-a-0")).is_empty() && !is_listed(&shard));
     }
 }

@@ -113,14 +113,14 @@ mod tests {
 
     use super::*;
     use crate::Transaction;
-    use crate::paper::Paper;
     use crate::transaction::Write;
+    use crate::trial::Trial;
 
     fn acme() -> TenantId {
         TenantId::new("acme").unwrap()
     }
 
-    fn event(shard: &mut Paper, text: &str) -> EntryId {
+    fn event(shard: &mut Trial, text: &str) -> EntryId {
         let mut transaction = Transaction::new(shard.context().version);
         let fields = vec![("event".into(), Bytes::from(text.to_owned()))];
         shard.commit(transaction.write(Write::Append { log: events(&acme()), fields, max_entries: 10 })).unwrap();
@@ -135,34 +135,34 @@ mod tests {
 
     #[test]
     fn an_undelivered_event_does_not_block_later_events() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let [a, b, c] = ["a", "b", "c"].map(|text| event(&mut shard, text));
-        assert!(shard.result(&notify("p", &[])));
-        assert!(shard.result(&notify("p", &[&b, &c])));
-        let notified = |shard: &Paper| shard.record::<Notified>(&key("webhook", &acme())).unwrap();
+        assert!(shard.run(&notify("p", &[])));
+        assert!(shard.run(&notify("p", &[&b, &c])));
+        let notified = |shard: &Trial| shard.record::<Notified>(&key("webhook", &acme())).unwrap();
         assert_eq!(notified(&shard), Notified { upto: None, later: [b, c.clone()].into() });
-        assert!(shard.result(&notify("p", &[&a])));
+        assert!(shard.run(&notify("p", &[&a])));
         assert_eq!(notified(&shard), Notified { upto: Some(c), later: BTreeSet::new() });
     }
 
     #[test]
     fn one_decision_records_the_events_of_many_tenants() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let a = event(&mut shard, "a");
         let tenants = (0..100).map(|number| TenantId::new(format!("t{number}")).unwrap());
         let delivered = tenants.chain([acme()]).map(|tenant| (tenant, vec![a.clone()])).collect();
-        assert!(shard.result(&Notify { delivered, ..notify("p", &[]) }));
+        assert!(shard.run(&Notify { delivered, ..notify("p", &[]) }));
         assert_eq!(shard.record::<Notified>(&key("webhook", &acme())).unwrap().upto, Some(a));
     }
 
     #[test]
     fn only_the_lease_holder_records_deliveries() {
-        let mut shard = Paper::at(1_000);
+        let mut shard = Trial::at(1_000);
         let a = event(&mut shard, "a");
-        assert!(shard.result(&notify("p", &[])));
-        assert!(!shard.result(&notify("q", &[&a])));
+        assert!(shard.run(&notify("p", &[])));
+        assert!(!shard.run(&notify("q", &[&a])));
         assert_eq!(shard.record::<Notified>(&key("webhook", &acme())), None);
         shard.pass(100);
-        assert!(shard.result(&notify("q", &[&a])));
+        assert!(shard.run(&notify("q", &[&a])));
     }
 }

@@ -26,7 +26,7 @@ fn the_fence_rejects_stale_or_out_of_order_steps() {
     assert!(matches!(trial.run(&steps(&entry, 2, &["c"], &bounds)), Stepped::Ok(_)));
     let history = &trial.parts[&keys::steps(&named("k1"))];
     assert_eq!(history.keys().cloned().collect::<Vec<_>>(), [part(0), part(1), part(2)]);
-    assert_eq!(trial.ttls[&keys::steps(&named("k1"))], 1_000_000 - 5 + bounds.retain_ms);
+    assert_eq!(trial.expire[&keys::steps(&named("k1"))] - trial.now_ms, 1_000_000 - 5 + bounds.retain_ms);
     assert_eq!(trial.run(&steps(&EntryId::new("1-999"), 3, &["d"], &bounds)), Stepped::Stale);
     let repeated = mutants::with("steps_are_in_order", || trial.run(&steps(&entry, 1, &["x"], &bounds)));
     assert!(matches!(repeated, Stepped::Ok(_)));
@@ -168,7 +168,7 @@ fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     view.insert(query.clone(), trial.answer(&query));
     let mut transaction = Transaction::new(context.version.clone());
     wait.add_to(&mut transaction, &view, &context).unwrap();
-    trial.commit(&transaction)
+    trial.commit(&transaction).map(drop)
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn a_deadline_follows_the_clock_of_the_store() {
         let Step::Commit(transaction, DueResult::Ended) = trial.decide(&due, &mut View::default(), &context) else {
             panic!()
         };
-        trial.commit(&transaction)
+        trial.commit(&transaction).map(drop)
     };
     assert_eq!(commit(), Err(crate::Conflict::Time { now_ms: NOW }));
     assert_eq!(mutants::with("due_guards_the_time", commit), Ok(()));
@@ -131,7 +131,7 @@ fn a_stale_restart_epoch_cannot_end_a_turn() {
             panic!()
         };
         (trial.epoch, trial.epoch_began_ms) = (2, 1_000_000);
-        trial.commit(&transaction)
+        trial.commit(&transaction).map(drop)
     };
     assert_eq!(commit(), Err(crate::Conflict::Epoch { number: 2, began_ms: 1_000_000 }));
     assert_eq!(mutants::with("end_guards_the_epoch", commit), Ok(()));
