@@ -194,11 +194,3 @@ async fn a_batch_of_3000_transactions_commits() {
     assert_eq!(b.command::<u64>(&["HLEN", &b.full("counters:tick")]).await, 3_000);
     assert_eq!(b.command::<u64>(&["HLEN", &b.full("seqs:acme")]).await, 3_000);
 }
-
-#[tokio::test]
-async fn a_transaction_names_each_shadow_limit_that_it_exceeds() {
-    let b = Bench::start().await;
-    let shadow = |name| Guard::Debit(ConditionalDebit { shadow: true, ..debit(name, 2, 1) });
-    let guards = vec![shadow("a"), Guard::Debit(debit("b", 1, 1)), shadow("c")];
-    assert_eq!(b.commit(with(guards, vec![])).await.unwrap().shadowed, [counter("a"), counter("c")]);
-}

@@ -45,49 +45,6 @@ async fn a_trim_of_acknowledged_entries_keeps_held_and_waiting_entries() {
 }
 
 #[tokio::test]
-async fn queues_are_taken_in_order_of_preference() {
-    let b = Bench::start().await;
-    let batch = vec![enqueue("low", "1"), enqueue("low", "2"), enqueue("high", "3"), enqueue("high", "4")];
-    b.commit(with(vec![], batch)).await.unwrap();
-    let take = |count, wait_ms| TakeRequest {
-        consumer: "w".into(),
-        queues: vec![queue("high"), queue("low")],
-        count,
-        wait_ms,
-    };
-    let taken = b.store.take(&take(3, 0)).await.unwrap();
-    let values: Vec<_> = taken.iter().map(|taken| (taken.queue.as_str(), taken.fields[0].1.clone())).collect();
-    let value = |text: &'static str| Bytes::from_static(text.as_bytes());
-    assert_eq!(values, vec![("high", value("3")), ("high", value("4")), ("low", value("1"))]);
-    assert_eq!(b.store.backlog(&queue("low")).await.unwrap(), QueueCounts { waiting: 1, held: 1 });
-    let holds = Query::Holds { stream: queue("high"), consumer: "w".into(), count: 9 };
-    assert_eq!(b.read(holds).await, Value::Holds(vec![taken[0].entry.clone(), taken[1].entry.clone()]));
-    assert_eq!(b.read(Query::Holder(queue("low"), taken[2].entry.clone())).await, Value::Holder(Some("w".into())));
-    assert_eq!(b.store.take(&take(9, 0)).await.unwrap().len(), 1);
-    let waiting = take(9, 5_000);
-    let (taken, ()) = tokio::join!(b.store.take(&waiting), async {
-        // The take has to be blocked before the entry arrives.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        b.commit(with(vec![], vec![enqueue("low", "5")])).await.unwrap();
-    });
-    assert_eq!(taken.unwrap().len(), 1);
-    assert_eq!(b.store.take(&take(9, 20)).await.unwrap(), vec![]);
-    let consumers = b.store.consumers(&queue("low")).await.unwrap();
-    assert_eq!(consumers.iter().map(|one| (&*one.name, one.held)).collect::<Vec<_>>(), vec![("w", 3)]);
-    assert!(!b.store.remove_consumer(&queue("low"), "w").await.unwrap());
-    assert!(b.store.remove_consumer(&queue("low"), "nobody").await.unwrap());
-    let Value::Holds(held) = b.read(Query::Holds { stream: queue("low"), consumer: "w".into(), count: 9 }).await else {
-        panic!()
-    };
-    let removed = held.into_iter().map(|entry| Write::Remove(queue("low"), entry)).collect();
-    b.commit(with(vec![], removed)).await.unwrap();
-    assert_eq!(b.store.backlog(&queue("low")).await.unwrap(), QueueCounts::default());
-    assert!(b.store.remove_consumer(&queue("low"), "w").await.unwrap());
-    assert_eq!(b.store.consumers(&queue("low")).await.unwrap(), vec![]);
-    assert_eq!(b.store.consumers(&queue("none")).await.unwrap(), vec![]);
-}
-
-#[tokio::test]
 async fn replies_count_as_read_after_all_groups_acknowledge_them() {
     let b = Bench::start().await;
     let log = queue("replies:acme:box");
