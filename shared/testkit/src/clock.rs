@@ -34,25 +34,3 @@ impl TestClock {
         self.now_ms.store(now_ms, Ordering::SeqCst);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clones_show_the_same_time() {
-        let clock = TestClock::at(1_000);
-        let other = clock.clone();
-        assert_eq!(clock.advance(5_000), 6_000);
-        assert_eq!(other.now_ms(), 6_000);
-        other.set(10);
-        assert_eq!(clock.now_ms(), 10);
-    }
-
-    #[test]
-    fn the_default_time_starts_a_day_and_a_tick() {
-        let now_ms = TestClock::default().now_ms();
-        assert_eq!(now_ms % 86_400_000, 0);
-        assert_eq!(now_ms % 5_000, 0);
-    }
-}

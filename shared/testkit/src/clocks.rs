@@ -119,24 +119,3 @@ async fn time_ms(server: &RedisServer) -> i64 {
         redis::cmd("TIME").query_async(&mut server.connection().await).await.expect("the time of Redis");
     seconds * 1_000 + micros / 1_000
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_restarted_server_keeps_its_moved_clock() {
-        let Some(clocks) = Clocks::new().await else { return };
-        let options = RedisOptions { program: Some(clocks.server()), ..RedisOptions::default() };
-        let (mut ahead, other) =
-            (RedisServer::start_with(options.clone()).await, RedisServer::start_with(options).await);
-        move_clock(&file_of(&ahead), 86_400_000);
-        ahead.restart().await;
-        let by = time_ms(&ahead).await - time_ms(&other).await;
-        assert!((86_300_000..86_500_000).contains(&by), "{by} ms ahead");
-        let add = redis::cmd("XADD").arg(&["s", "*", "a", "b"]).to_owned();
-        let id: String = add.query_async(&mut ahead.connection().await).await.expect("an entry");
-        let at: i64 = id.split('-').next().and_then(|ms| ms.parse().ok()).expect("its time");
-        assert!((at - time_ms(&ahead).await).abs() < 60_000, "{id}");
-    }
-}

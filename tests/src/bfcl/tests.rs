@@ -87,27 +87,17 @@ fn every_schema_is_an_object_schema_that_compiles() {
 }
 
 #[test]
-fn single_turn_calls_fit_their_schemas_except_the_listed_24() {
+fn calls_fit_their_schemas_except_the_listed_46() {
     let Some(data) = data() else { return };
-    let problems = problems(data, &data.single_turns());
-    assert_eq!(by_keyword(&problems), [10, 9, 5]);
-    assert_eq!(problems.iter().map(row).collect::<Vec<_>>(), table("### Invalid single-turn calls"));
-}
-
-#[test]
-fn source_text_calls_fit_their_schemas_except_the_listed_18() {
-    let Some(data) = data() else { return };
-    let problems = problems(data, &data.source_text_turns());
-    assert_eq!(by_keyword(&problems), [18, 0, 0]);
-    assert_eq!(problems.iter().map(row).collect::<Vec<_>>(), table("### Invalid Java and JavaScript calls"));
-}
-
-#[test]
-fn multi_turn_calls_fit_their_schemas_except_the_listed_4() {
-    let Some(data) = data() else { return };
-    let problems = problems(data, &data.conversations().concat());
-    assert_eq!(by_keyword(&problems), [4, 0, 0]);
-    assert_eq!(problems.iter().map(row).collect::<Vec<_>>(), table("### Invalid multi-turn calls"));
+    for (turns, kinds, heading) in [
+        (data.single_turns(), [10, 9, 5], "### Invalid single-turn calls"),
+        (data.source_text_turns(), [18, 0, 0], "### Invalid Java and JavaScript calls"),
+        (data.conversations().concat(), [4, 0, 0], "### Invalid multi-turn calls"),
+    ] {
+        let problems = problems(data, &turns);
+        assert_eq!(by_keyword(&problems), kinds, "{heading}");
+        assert_eq!(problems.iter().map(row).collect::<Vec<_>>(), table(heading));
+    }
 }
 
 #[test]
