@@ -25,35 +25,19 @@ def judge(name: str, reported: list[str]) -> None:
 
 
 async def openai_agents(fleet: AsyncFleet) -> None:
-    from agents import Agent, ModelResponse, Runner, Usage, set_tracing_disabled
-    from agents.models.interface import Model
-    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+    from agents import Agent, Runner, set_tracing_disabled
+    from resumed import asking_model
     from tickfleet.adapters.openai_agents import fleet_tools
 
     set_tracing_disabled(True)
     reported: list[str] = []
 
-    class StandIn(Model):
-        """Asks for one call after another."""
-
-        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
-            outputs = [item["output"] for item in input if item.get("type") == "function_call_output"]
-            if len(outputs) < len(CALLS):
-                id, tool, arguments = CALLS[len(outputs)]
-                call = ResponseFunctionToolCall(type="function_call", call_id=id, name=tool, arguments=arguments)
-                return ModelResponse(output=[call], usage=Usage(), response_id=None)
-            reported.extend(outputs)
-            text = ResponseOutputText(type="output_text", text="done", annotations=[])
-            message = ResponseOutputMessage(
-                id="m", type="message", role="assistant", status="completed", content=[text]
-            )
-            return ModelResponse(output=[message], usage=Usage(), response_id=None)
-
-        def stream_response(self, *args: Any, **more: Any) -> Any:
-            raise NotImplementedError
+    def ask(results: list[str]) -> list[tuple[str | None, str, str, str]]:
+        reported[:] = results
+        return [(None, *call) for call in CALLS[len(results) : len(results) + 1]]
 
     # The run needs an ID, because this model sets no call IDs.
-    agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal", run_id="run-1"))
+    agent = Agent(name="frugal", model=asking_model(ask), tools=await fleet_tools(fleet, "frugal", run_id="run-1"))
     result = await Runner.run(agent, "Go.")
     assert result.final_output == "done"
     judge("openai_agents", reported)

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from resumed import Bank, agents_model, fleet, go, graph_of, thread
+from resumed import Bank, agents_model, go, graph_of, play, thread
 from tickfleet import AsyncFleet, Fleet
 from tickfleet.client import PendingApproval, ReplyTimeout
 
@@ -395,19 +395,5 @@ CASES: list[Callable[[AsyncFleet], Any]] = [
 ]
 
 
-async def main(names: list[str]) -> None:
-    failed = []
-    for case in CASES:
-        if names and case.__name__ not in names:
-            continue
-        async with fleet() as own:
-            try:
-                await asyncio.wait_for(case(own), 120)
-            except Exception as error:
-                failed.append(f"{case.__name__}: {type(error).__name__}: {error}")
-    if failed:
-        sys.exit("\n".join(failed))
-
-
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    asyncio.run(play(CASES, sys.argv[1:]))

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from langchain_core.messages import AnyMessage
 from langgraph.graph.message import add_messages
-from resumed import Bank, chat_model, fleet, go, thread
+from resumed import Bank, asking_model, chat_model, go, play, thread
 from tickfleet import AsyncFleet, Fleet
 from tickfleet.client import InvalidMessage
 
@@ -192,39 +192,20 @@ async def langchain_agents(fleet: AsyncFleet) -> None:
 
 
 async def openai_agents_features(fleet: AsyncFleet) -> None:
-    from agents import Agent, ModelResponse, Runner, Usage, set_trace_processors, set_tracing_disabled
-    from agents.models.interface import Model
+    from agents import Agent, Runner, set_trace_processors, set_tracing_disabled
     from agents.tracing import TracingProcessor
-    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
     from tickfleet.adapters.openai_agents import fleet_tools
 
     reported: list[str] = []
 
-    class StandIn(Model):
-        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
-            outputs = [entry["output"] for entry in input if entry.get("type") == "function_call_output"]
-            if len(outputs) < 4:
-                calls = FAILS if outputs else TOGETHER
-                output: list[Any] = [
-                    ResponseFunctionToolCall(
-                        id=f"fc_{uuid.uuid4().hex}",
-                        type="function_call",
-                        call_id=f"call_{len(outputs) + at}",
-                        name=name,
-                        arguments=json.dumps(arguments),
-                    )
-                    for at, (name, arguments) in enumerate(calls)
-                ]
-                return ModelResponse(output=output, usage=Usage(), response_id=None)
-            reported.extend(outputs)
-            text = ResponseOutputText(type="output_text", text="done", annotations=[])
-            message = ResponseOutputMessage(
-                id="m", type="message", role="assistant", status="completed", content=[text]
-            )
-            return ModelResponse(output=[message], usage=Usage(), response_id=None)
-
-        def stream_response(self, *args: Any, **more: Any) -> Any:
-            raise NotImplementedError
+    def ask(results: list[str]) -> list[tuple[str | None, str, str, str]]:
+        reported[:] = results
+        if len(results) >= 4:
+            return []
+        return [
+            (f"fc_{uuid.uuid4().hex}", f"call_{len(results) + at}", name, json.dumps(arguments))
+            for at, (name, arguments) in enumerate(FAILS if results else TOGETHER)
+        ]
 
     errors: list[Any] = []
 
@@ -253,7 +234,7 @@ async def openai_agents_features(fleet: AsyncFleet) -> None:
         run_id = f"run-{uuid.uuid4().hex}" if interrupt else None
         tools = await fleet_tools(fleet, "kelly", interrupt=interrupt, run_id=run_id, **more)
         assert [tool.name for tool in tools] == ["balance", "pay", "statement", "transfer"], tools
-        result = await Runner.run(Agent(name="kelly", model=StandIn(), tools=tools), "Go.", context=Deps("ann"))
+        result = await Runner.run(Agent(name="kelly", model=asking_model(ask), tools=tools), "Go.", context=Deps("ann"))
         assert result.final_output == "done", result
         assert reported[:2] == [seen("ann", "amy"), seen("ann", "bob")], reported
         assert "no account of nobody" in reported[2] and "acount" in reported[3], reported
@@ -382,19 +363,5 @@ CASES: list[Callable[[AsyncFleet], Any]] = [
 ]
 
 
-async def main(names: list[str]) -> None:
-    failed = []
-    for case in CASES:
-        if names and case.__name__ not in names:
-            continue
-        async with fleet() as own:
-            try:
-                await asyncio.wait_for(case(own), 60)
-            except Exception as error:
-                failed.append(f"{case.__name__}: {type(error).__name__}: {error}")
-    if failed:
-        sys.exit("\n".join(failed))
-
-
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    asyncio.run(play(CASES, sys.argv[1:]))

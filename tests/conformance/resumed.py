@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -217,32 +218,41 @@ async def refuses(work: Any, says: str) -> None:
         raise AssertionError(f"expected a refusal that says {says!r}")
 
 
-def agents_model(item: str | None, payments: int = 1, tool: str = "pay") -> Any:
-    """Returns a model that asks for payments one after another. Each payment has `item` as the ID of its item."""
+def asking_model(ask: Callable[[list[str]], list[tuple[str | None, str, str, str]]]) -> Any:
+    """Returns a model that makes the calls of `ask`: ID of the item, ID of the call, tool and arguments. `ask` gets the
+    results so far. Without further calls, the model ends."""
     from agents import ModelResponse, Usage
     from agents.models.interface import Model
     from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
     class StandIn(Model):
         async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
-            outputs = [entry["output"] for entry in input if entry.get("type") == "function_call_output"]
-            if len(outputs) < payments:
-                # Within a run, the SDK itself rejects a repeated ID.
-                id = f"call_{len(outputs) + 1}"
-                call = ResponseFunctionToolCall(
-                    id=item, type="function_call", call_id=id, name=tool, arguments=json.dumps(BOB)
-                )
-                return ModelResponse(output=[call], usage=Usage(), response_id=None)
+            calls = ask([entry["output"] for entry in input if entry.get("type") == "function_call_output"])
             text = ResponseOutputText(type="output_text", text="done", annotations=[])
+            output: list[Any] = [
+                ResponseFunctionToolCall(id=item, type="function_call", call_id=id, name=tool, arguments=arguments)
+                for item, id, tool, arguments in calls
+            ]
             message = ResponseOutputMessage(
                 id="m", type="message", role="assistant", status="completed", content=[text]
             )
-            return ModelResponse(output=[message], usage=Usage(), response_id=None)
+            return ModelResponse(output=output or [message], usage=Usage(), response_id=None)
 
         def stream_response(self, *args: Any, **more: Any) -> Any:
             raise NotImplementedError
 
     return StandIn()
+
+
+def agents_model(item: str | None, payments: int = 1, tool: str = "pay") -> Any:
+    """Returns a model that asks for payments one after another. Each payment has `item` as the ID of its item."""
+
+    def ask(results: list[str]) -> list[tuple[str | None, str, str, str]]:
+        # Within a run, the SDK itself rejects a repeated ID.
+        call = (item, f"call_{len(results) + 1}", tool, json.dumps(BOB))
+        return [call] if len(results) < payments else []
+
+    return asking_model(ask)
 
 
 async def openai_agent(fleet: AsyncFleet, bank: Bank, item: str | None, run_id: Any, payments: int = 1) -> Any:
@@ -349,9 +359,10 @@ CASES = [
 ]
 
 
-async def main(names: list[str]) -> None:
+async def play(cases: list[Callable[[AsyncFleet], Any]], names: list[str]) -> None:
+    """Plays the named cases, or all of them, and ends the program with the failures."""
     failed = []
-    for case in CASES:
+    for case in cases:
         if names and case.__name__ not in names:
             continue
         async with fleet() as own:
@@ -367,4 +378,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["resume"]:
         asyncio.run(resume(*sys.argv[2:]))
     else:
-        asyncio.run(main(sys.argv[1:]))
+        asyncio.run(play(CASES, sys.argv[1:]))
