@@ -1,6 +1,7 @@
 """The fleet: intake, backlog, running work and results."""
 
 from grafana import BLUE, GREEN, RED, YELLOW, bars, dashboard, graph, heatmap, row, stat, steps, table
+from outcomes import TOOL_FAILED
 
 LOOPS = "tickfleet_loop_progress_timestamp_seconds"
 
@@ -132,7 +133,7 @@ def starts():
 
 
 def tools():
-    failed = 'outcome=~"transient|internal|outcome_unknown"'
+    failed = f'outcome=~"{TOOL_FAILED}"'
     return [
         row("Tools"),
         graph(

@@ -1,8 +1,8 @@
 """Governance: decisions of caps, limits, permissions and ticks."""
 
 from grafana import BLUE, GREEN, RED, YELLOW, dashboard, graph, row, stat, steps, table
+from outcomes import NOT_REACHED, REFUSED
 
-REFUSED = "denied|unknown_tool|invalid_arguments|approval_refused"
 TICK_BUCKETS = "sum by (le) (rate(tickfleet_tick_duration_seconds_bucket{@}[$__rate_interval]))"
 
 
@@ -118,7 +118,7 @@ def limits():
             "Turns that waited for a limit", "By limit. `tickfleet limits` shows the full counters.",
             of("wait"), "ops", stacked=True,
         ),
-        graph("Calls rejected by a limit", "By limit. Their outcome is limit_reached.", of("reject"), "ops", stacked=True),
+        graph("Calls rejected by a limit", "By limit. Their code is limit_reached.", of("reject"), "ops", stacked=True),
         graph(
             "Limits in shadow mode", "Turns that each limit would have held up. Nothing was held up.",
             of("shadow"), "ops", stacked=True,
@@ -151,7 +151,6 @@ def rules():
 
 
 def permission():
-    capped = "daily_cap_reached|expired|cancelled|rejected"
     return [
         row("Permission and arguments"),
         graph(
@@ -161,7 +160,7 @@ def permission():
         ),
         graph(
             "Calls ended by the clock or a cap", "The day cap was used up, the deadline passed, or the turn was canceled.",
-            [(f'sum by (outcome) (rate(tickfleet_calls_total{{@, outcome=~"{capped}"}}[$__rate_interval]))', "{{outcome}}")],
+            [(f'sum by (outcome) (rate(tickfleet_calls_total{{@, outcome=~"{NOT_REACHED}"}}[$__rate_interval]))', "{{outcome}}")],
             "ops", stacked=True,
         ),
         table(

@@ -1,6 +1,7 @@
 """Reliability: failures, retries, takeovers and unknown outcomes."""
 
 from grafana import GREEN, RED, YELLOW, dashboard, graph, row, stat, steps, table
+from outcomes import FAILED
 
 ANY_IS_BAD = steps((None, GREEN), (1, RED))
 
@@ -48,8 +49,7 @@ def retries():
         graph(
             "Failed calls", "Calls that failed after all retries. `permanent`: the service rejected the call.",
             [(
-                'sum by (outcome) (rate(tickfleet_calls_total'
-                '{@, outcome=~"transient|permanent|internal|outcome_unknown"}[$__rate_interval]))',
+                f'sum by (outcome) (rate(tickfleet_calls_total{{@, outcome=~"{FAILED}"}}[$__rate_interval]))',
                 "{{outcome}}",
             )],
             "ops", stacked=True,
@@ -84,8 +84,7 @@ def retries():
         ),
         table(
             "Failures by tool", "Failed calls of the last hour.",
-            'topk(50, round(sum by (tool, outcome) (increase(tickfleet_calls_total'
-            '{@, outcome=~"transient|permanent|internal|outcome_unknown"}[1h]))) > 0)',
+            f'topk(50, round(sum by (tool, outcome) (increase(tickfleet_calls_total{{@, outcome=~"{FAILED}"}}[1h]))) > 0)',
             ["tool", "outcome"], width=12,
         ),
     ]

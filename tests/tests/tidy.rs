@@ -4,12 +4,11 @@ mod circles;
 mod docs;
 mod fan_out;
 mod layers;
+mod lists;
 mod source;
 mod wording;
 
 use source::{Source, Tree};
-use tickfleet_model::Outcome;
-use tickfleet_model::outcome::OutcomeSeverity;
 
 fn assert_tidy(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "{} complaints:\n  {}", complaints.len(), complaints.join("\n  "));
@@ -51,6 +50,19 @@ fn only_permitted_files_name_redis_and_backoff() {
 fn every_metric_is_changed_by_some_code() {
     let tree = Tree::load();
     assert_tidy(layers::uncalled_metrics(&tree.rust().collect::<Vec<_>>()));
+}
+
+#[test]
+fn every_decision_is_used_and_tested() {
+    let tree = Tree::load();
+    assert_tidy(layers::unused_decisions(&tree.rust().collect::<Vec<_>>()));
+}
+
+#[test]
+fn the_architecture_links_to_every_crate() {
+    let tree = Tree::load();
+    let (_, text) = tree.texts().find(|(path, _)| *path == "ARCHITECTURE.md").expect("the page");
+    assert_tidy(layers::undescribed_crates(text));
 }
 
 #[test]
@@ -99,31 +111,6 @@ fn every_filter_and_path_in_the_long_test_list_exists() {
     let list = std::fs::read_to_string(tree.root.join(".ci/long-tests")).unwrap();
     let complaints = docs::dead_filters(&tree, &list);
     assert_tidy(complaints);
-}
-
-#[test]
-fn the_clients_list_each_outcome_of_a_call_that_never_ran() {
-    let tree = Tree::load();
-    for path in ["python/src/tickfleet/client/_governed.py", "typescript/src/governed.ts"] {
-        let (_, text) = tree.texts().find(|(known, _)| *known == path).expect("the client");
-        let list = text.split("NEVER_RAN = ").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
-        let listed: Vec<&str> = list.split(|c: char| !c.is_ascii_lowercase() && c != '_').collect();
-        for outcome in Outcome::ALL {
-            let never_ran = !outcome.is_success() && !outcome.has_failed_running();
-            assert_eq!(listed.contains(&outcome.as_str()), never_ran, "{path}: {}", outcome.as_str());
-        }
-    }
-}
-
-#[test]
-fn the_console_lists_each_outcome_that_counts_as_failed() {
-    let tree = Tree::load();
-    let path = "cli/gateway/src/console/format.js";
-    let (_, text) = tree.texts().find(|(known, _)| *known == path).expect("the console");
-    let list = text.split("FAILED = [").nth(1).and_then(|rest| rest.split(']').next()).expect("the list");
-    let failed = Outcome::ALL.into_iter().filter(|outcome| outcome.has_failed_running());
-    let failed = failed.filter(|outcome| outcome.severity() == OutcomeSeverity::Bad).map(Outcome::as_str);
-    assert_eq!(list.split(", ").map(|word| word.trim_matches('"')).collect::<Vec<_>>(), failed.collect::<Vec<_>>());
 }
 
 #[test]

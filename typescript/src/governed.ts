@@ -29,14 +29,14 @@ const RESULT_MS = 10_000;
 const MESSAGE_CHARS_MAX = 300;
 
 const NEVER_RAN = new Set([
+  "unknown_tool",
   "denied",
   "invalid_arguments",
-  "unknown_tool",
-  "approval_refused",
   "expired",
   "cancelled",
   "daily_cap_reached",
   "rejected",
+  "approval_refused",
 ]);
 
 /** The call of a governed function did not succeed. `code` is the outcome. */

@@ -181,9 +181,58 @@ pub fn uncalled_metrics(sources: &[&Source]) -> Vec<String> {
     names.filter(|name| !is_called(name)).map(|name| format!("no code calls Metrics::{name}")).collect()
 }
 
+/// Tests run these decisions through a verb of the store.
+const RUN_BY_VERBS: [&str; 2] = ["AcknowledgeInbound", "ReportProgress"];
+
+/// Finds decisions that no test or no other crate names.
+pub fn unused_decisions(sources: &[&Source]) -> Vec<String> {
+    let core = sources.iter().filter(|source| source.path.starts_with("shared/core/src/"));
+    let impls = core.flat_map(|source| source.production.split(" Decision for ").skip(1));
+    let names = impls.filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next());
+    let count = |text: &str, name: &str| text.match_indices(name).count();
+    let is_tested =
+        |name: &str| sources.iter().any(|source| count(&source.code, name) > count(&source.production, name));
+    let is_used = |name: &str| {
+        let others = sources.iter().filter(|source| !source.path.starts_with("shared/core/"));
+        others.into_iter().any(|source| find_words(&source.production, name).next().is_some())
+    };
+    let mut complaints = Vec::new();
+    for name in names {
+        if !is_tested(name) && !RUN_BY_VERBS.contains(&name) {
+            complaints.push(format!("no test names the decision {name}"));
+        }
+        if !is_used(name) {
+            complaints.push(format!("no other crate names the decision {name}"));
+        }
+    }
+    complaints
+}
+
+/// Finds crates that ARCHITECTURE.md does not link to.
+pub fn undescribed_crates(architecture: &str) -> Vec<String> {
+    let of_program = CRATES.iter().map(|(folder, _)| *folder);
+    let of_program =
+        of_program.filter(|folder| !["tests", "docs", "shared/testkit"].iter().any(|one| folder.starts_with(one)));
+    let undescribed = of_program.filter(|folder| !architecture.contains(&format!("({folder}/src/")));
+    undescribed.map(|folder| format!("ARCHITECTURE.md has no link to {folder}")).collect()
+}
+
 #[cfg(test)]
 mod tries {
     use super::*;
+
+    #[test]
+    fn an_unused_decision_and_an_undescribed_crate_are_found() {
+        let decision = Source::new("shared/core/src/x.rs", "impl<'a> Decision for Skip<'a> {}");
+        assert_eq!(unused_decisions(&[&decision]).len(), 2);
+        let test = Source::new("shared/store/tests/x.rs", "fn f() { Skip {}; }");
+        let caller = Source::new("scheduler/src/x.rs", "fn f() { Skip {}; }");
+        assert!(unused_decisions(&[&decision, &test, &caller]).is_empty());
+        assert!(
+            undescribed_crates("[core](shared/core/src/lib.rs)")
+                .contains(&"ARCHITECTURE.md has no link to scheduler".into())
+        );
+    }
 
     #[test]
     fn an_upward_heavy_or_impure_dependency_is_found() {

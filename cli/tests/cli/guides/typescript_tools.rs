@@ -58,6 +58,8 @@ fn the_package_passes_its_tests_on_both_node_versions() {
     for node in [Node::unless_skipped(), Node::that_strips_types()].into_iter().flatten() {
         let mut run = node.command();
         run.args(["--test", "test/host.test.mjs", "test/program.test.mjs", "test/tools.test.mjs"])
+            .arg("test/dialects.test.mjs")
+            .env("DEFINITIONS", Path::new(REPOSITORY).join("tests/conformance/definitions.json"))
             .current_dir(&node.package);
         let output = run.output().unwrap();
         let said = [output.stdout, output.stderr].concat();

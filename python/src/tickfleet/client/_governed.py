@@ -47,7 +47,7 @@ _RESULT_S = 10.0
 _MESSAGE_CHARS_MAX = 300
 
 _NEVER_RAN = frozenset(
-    "denied invalid_arguments unknown_tool approval_refused expired cancelled daily_cap_reached rejected".split()
+    "unknown_tool denied invalid_arguments expired cancelled daily_cap_reached rejected approval_refused".split()
 )
 
 
