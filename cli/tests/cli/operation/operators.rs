@@ -1,5 +1,6 @@
 //! Tests operator commands through the gateway.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -139,13 +140,15 @@ pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
+const MISSING_TASK: &str = "demo:none";
+
 /// (method, path, body, permissions of viewer, operator and approver)
 pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
     let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
     let mut verbs: Vec<_> =
-        "overview turns tasks limits explain?id=demo:held approvals dead dead/causes pauses stats history rules audit tools"
+        "config overview turns tasks tasks/demo:none limits explain?id=demo:held approvals dead dead/causes pauses stats history rules audit tools"
             .split(' ')
             .map(|look| ("GET", path(look), Value::Null, LOOKS))
             .collect();
@@ -178,6 +181,27 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
     verbs
 }
 
+/// Methods and paths of the OpenAPI document.
+fn routes(served: &OperatorFleet) -> BTreeSet<String> {
+    let document = served.gateway.get("", "/v1/openapi.json").json();
+    let paths = document["paths"].as_object().unwrap().iter();
+    let operated = paths.filter(|(path, _)| path.starts_with("/v1/operate/"));
+    let methods = |(path, item): (&String, &Value)| -> Vec<String> {
+        item.as_object().unwrap().keys().map(|method| format!("{} {path}", method.to_uppercase())).collect()
+    };
+    operated.flat_map(methods).collect()
+}
+
+fn stated(verbs: &[(&str, String, Value, [bool; 3])], approval: &str, letter: &str) -> BTreeSet<String> {
+    let plain = |path: &str| {
+        let path = path.split('?').next().unwrap().replace(MISSING_TASK, "{task}");
+        path.replace(approval, "{approval}").replace(letter, "{id}")
+    };
+    // Every key can ask who it is. The stream of events does not end.
+    let others = ["me", "events"].map(|path| format!("GET /v1/operate/{path}"));
+    verbs.iter().map(|(method, path, ..)| format!("{method} {}", plain(path))).chain(others).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     let served = OperatorFleet::start().await;
@@ -187,6 +211,7 @@ async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     let letter = served.refused("lost");
     let worker = served.sees("workers")["workers"][0]["name"].as_str().unwrap().to_owned();
     let verbs = verbs(&approval, &letter, &worker);
+    assert_eq!(routes(&served), stated(&verbs, &approval, &letter), "each route of the document has a row");
     // Keys without permission come first, before any command has an effect.
     for (method, path, body, roles) in &verbs {
         let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
@@ -215,7 +240,11 @@ async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     for (method, path, body, roles) in &verbs {
         for (key, may) in [viewer, operator, approver].into_iter().zip(roles) {
             // The operator's cancel has already ended the turn, so no call waits for approval.
-            let expected = if path.ends_with("approve") || path.ends_with("deny") { 409 } else { 200 };
+            let expected = match path.rsplit('/').next() {
+                Some("approve" | "deny") => 409,
+                Some(MISSING_TASK) => 404,
+                _ => 200,
+            };
             if *may {
                 let done = served.gateway.ask(key, method, path, body);
                 assert_eq!(done.status, expected, "{method} {path}: {done:?}");

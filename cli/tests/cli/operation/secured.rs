@@ -5,7 +5,9 @@ use std::path::Path;
 use tickfleet_store::Role;
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup, TlsFiles};
 
-use crate::support::binary::{CommandOutput, DevFleet, command, reached, tickfleet, until_all_printed, until_printed};
+use crate::support::binary::{
+    CommandOutput, DevFleet, command, command_names, reached, tickfleet, until_all_printed, until_printed,
+};
 use crate::support::certificates::certificates;
 use crate::support::process::{Process, until};
 
@@ -76,6 +78,84 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
         let fair: usize = fair.into_iter().sum();
         assert!(counts <= fair, "somebody but the viewer was refused: {reported}");
     }
+}
+
+/// Each command with the Redis user of a role that may run it.
+const COMMANDS: [(&str, &str); 24] = [
+    ("producer", "submit --tenant demo --agent kelly --turn-id t1 --call list_tools"),
+    ("producer", "delegate --tenant demo --to archy Go."),
+    ("viewer", "reply demo:t1"),
+    ("viewer", "top"),
+    ("viewer", "explain demo:t1"),
+    ("viewer", "limits"),
+    ("viewer", "turns list"),
+    ("viewer", "workers list"),
+    ("viewer", "dead list"),
+    ("viewer", "audit search"),
+    ("viewer", "usage --tenant demo"),
+    ("viewer", "memory list --tenant demo --agent kelly"),
+    ("viewer", "kb list --tenant demo"),
+    ("viewer", "tools"),
+    ("exporter", "audit export"),
+    ("operator", "stats"),
+    ("operator", "rules"),
+    ("operator", "approvals list"),
+    ("operator", "tasks list --tenant demo"),
+    ("operator", "tenant list"),
+    ("operator", "pause demo --reason x --by anna"),
+    ("operator", "resume demo --reason x --by anna"),
+    ("operator", "cancel demo:t1"),
+    ("operator", "doctor"),
+];
+/// Processes and conversations have their own tests. The others use no Redis.
+const OTHERS: [&str; 13] = [
+    "scheduler",
+    "worker",
+    "gateway",
+    "dev",
+    "chat",
+    "mcp",
+    "init",
+    "demo",
+    "prove",
+    "whatif",
+    "acl",
+    "config",
+    "completions",
+];
+
+async fn acl_log(server: &RedisServer, action: &str) -> String {
+    let mut command = redis::cmd("ACL");
+    let log: redis::Value = command.arg("LOG").arg(action).query_async(&mut server.connection().await).await.unwrap();
+    format!("{log:?}")
+}
+
+#[tokio::test]
+async fn every_command_has_a_redis_role_that_may_run_it() {
+    let server = RedisServer::start().await;
+    make_users(std::slice::from_ref(&server)).await;
+    let url = |role: &str| format!("{}?user={role}&pass={role}-secret", server.url());
+    let config = tempfile::tempdir().unwrap();
+    let scheduler = Process::start("scheduler", config.path(), &url("scheduler"));
+    for (role, words) in COMMANDS {
+        acl_log(&server, "RESET").await;
+        let args: Vec<&str> = words.split(' ').chain(["--redis-url"]).collect();
+        let url = url(role);
+        let said = reached(|| tickfleet(&[&args[..], &[&url]].concat()));
+        let log = acl_log(&server, "10").await;
+        // A user that may not load the script first tries to, and then continues without it.
+        let fair = ["client|setinfo", "script|load"].map(|word| log.matches(word).count());
+        assert_eq!(
+            log.matches("\"username\"").count(),
+            fair.into_iter().sum::<usize>(),
+            "{role}: {words}: {said:?}\n{log}"
+        );
+    }
+    for name in command_names().iter().filter(|name| *name != "help") {
+        let is_run = COMMANDS.iter().any(|(_, words)| words.split(' ').next() == Some(name.as_str()));
+        assert!(is_run != OTHERS.contains(&name.as_str()), "state the Redis role of `{name}`");
+    }
+    assert_eq!(scheduler.stop(), Some(0));
 }
 
 #[tokio::test]

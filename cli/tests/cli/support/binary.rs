@@ -44,6 +44,14 @@ pub fn tickfleet(args: &[&str]) -> CommandOutput {
     CommandOutput::of(&mut command(args), "")
 }
 
+/// The commands that `tickfleet --help` lists.
+pub fn command_names() -> Vec<String> {
+    let help = tickfleet(&["--help"]).stdout;
+    let listed = help.split("\n\n").find_map(|part| part.strip_prefix("Commands:\n")).unwrap().lines();
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
 #[derive(Debug)]
 pub struct CommandOutput {
     pub code: i32,
