@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tickfleet_model::limit::LimitKey;
-use tickfleet_model::outcome::{GuardDecision, Outcome, OutcomeSeverity};
+use tickfleet_model::outcome::{CallStage, Outcome, OutcomeSeverity};
 use tickfleet_model::rejection::{RejectionCause, RejectionCode};
 
 use super::source::Tree;
@@ -50,7 +50,7 @@ fn assert_current<const N: usize>(lists: [WordList; N]) {
 
 #[test]
 fn each_list_of_outcomes_is_current() {
-    let never_ran = || outcomes(|outcome| outcome.guards() != GuardDecision::Passed);
+    let never_ran = || outcomes(|outcome| outcome.stage() != CallStage::Run);
     let failed = || outcomes(Outcome::has_failed_running);
     // A service mostly rejects what the agent asked for, so `permanent` is no failure of the tool.
     let of_tool = || outcomes(|outcome| outcome.has_failed_running() && outcome != Outcome::Permanent);
@@ -79,8 +79,8 @@ fn each_list_of_outcomes_is_current() {
             between: "\", \"",
             words: outcomes(|outcome| outcome.has_failed_running() && outcome.severity() == OutcomeSeverity::Bad),
         },
-        dashboards("REFUSED = \"", outcomes(|outcome| outcome.guards() == GuardDecision::Refused)),
-        dashboards("NOT_REACHED = \"", outcomes(|outcome| outcome.guards() == GuardDecision::NotReached)),
+        dashboards("REFUSED = \"", outcomes(|outcome| outcome.stage() == CallStage::Guards)),
+        dashboards("NOT_REACHED = \"", outcomes(|outcome| outcome.stage() == CallStage::Admission)),
         dashboards("\nFAILED = \"", failed()),
         dashboards("TOOL_FAILED = \"", of_tool()),
         rules("helm/tickfleet/rules/recording.yaml"),
