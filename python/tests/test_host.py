@@ -218,15 +218,15 @@ def test_calls_run_concurrently(host: Host):
 
 
 @pytest.mark.parametrize("tool", ["wait", "wait_in_a_thread"])
-def test_a_cancelled_call_ends_and_the_next_one_runs(host: Host, tool: str):
+def test_a_canceled_call_ends_and_the_next_one_runs(host: Host, tool: str):
     host.call(1, tool)
     assert "output" in host.answer(2, "add", a=1)
     host.send({"type": "cancel", "id": 1})
-    assert host.hear() == {"type": "result", "id": 1, "error": {"kind": "cancelled", "message": "It was cancelled."}}
+    assert host.hear() == {"type": "result", "id": 1, "error": {"kind": "cancelled", "message": "It was canceled."}}
     assert "output" in host.answer(3, "add", a=1)
 
 
-def test_a_call_cancelled_before_its_start_has_a_result(host: Host):
+def test_a_call_canceled_before_its_start_has_a_result(host: Host):
     frames = b""
     for message in (
         {"type": "call", "id": 1, "tool": "wait", "arguments": "{}", "context": {

@@ -393,10 +393,10 @@ impl TaskQueues {
     }
 
     async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
-        let why = self.store.cancelled_because(name).await?;
+        let why = self.store.canceled_because(name).await?;
         let report = self.policy_tracker.report();
         let because = report::because(why.as_deref().map(|why| report.redactor.text(why)).as_deref());
-        let message = format!("The task was cancelled{because} after a try had failed: {}", error.message);
+        let message = format!("The task was canceled{because} after a try had failed: {}", error.message);
         let error = CallError { message, ..error };
         self.finish(leased, |call| failure_result(call, Outcome::Cancelled, error.clone())).await
     }

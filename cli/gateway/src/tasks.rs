@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{CancelledTask, TaskDetails, TaskFilter, TaskState, TaskSummary, task_page_of};
+use tickfleet_client::tasks::{CanceledTask, TaskDetails, TaskFilter, TaskState, TaskSummary, task_page_of};
 use tickfleet_client::{Cursor, ReplyStatus, UndecidedTurn};
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
@@ -230,7 +230,7 @@ pub(crate) async fn cancel(
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<CancelledTask>, Problem> {
+) -> Result<Json<CanceledTask>, Problem> {
     caller.require_permission(Verb::Cancel)?;
     let name = named_turn(&caller, id)?;
     let reason = reason(&read_body(body)?)?;

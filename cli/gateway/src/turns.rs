@@ -261,12 +261,12 @@ pub(crate) fn named_turn(caller: &Caller, id: Result<Path<String>, PathRejection
 
 pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
-        return Ok("cancelled through the gateway".into());
+        return Ok("canceled through the gateway".into());
     }
     let CancelReason { reason } = serde_json::from_slice::<Option<CancelReason>>(body)
         .map_err(|error| Problem::invalid(format!("expected {{\"reason\": \"…\"}}: {error}")))?
         .unwrap_or_default();
-    let reason = reason.unwrap_or_else(|| "cancelled through the gateway".into());
+    let reason = reason.unwrap_or_else(|| "canceled through the gateway".into());
     if reason.len() > limits::REASON_BYTES_MAX {
         return Err(Problem::invalid(format!("reason: expected at most {} bytes", limits::REASON_BYTES_MAX)));
     }

@@ -95,7 +95,7 @@ async fn note(
             action: AuditAction::Cancel,
             entity_type,
             entity_id: &id,
-            did: &format!("cancelled {id}"),
+            did: &format!("canceled {id}"),
             tenant: Some(tenant),
             details: &details,
         };

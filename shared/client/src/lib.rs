@@ -292,7 +292,7 @@ impl Client {
 
     /// Cancels a task, the turn for which it waits, and its subtasks.
     /// After an error, the call can be repeated.
-    pub async fn cancel_task(&self, task: &TurnName, reason: &str) -> Result<tasks::CancelledTask, StoreError> {
+    pub async fn cancel_task(&self, task: &TurnName, reason: &str) -> Result<tasks::CanceledTask, StoreError> {
         tasks::cancel_task(self.store(&task.tenant), task, reason).await
     }
 

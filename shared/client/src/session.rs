@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, Context, Priority, SessionName, Task, TaskGrant, TaskId, TenantId, limits};
 use tickfleet_store::{MessageResult, SessionRecord, Side, Store, StoreError, TurnName};
 
-use crate::tasks::{CancelledTask, TaskEvent, TaskProgress, TaskWatcher, cancel_task};
+use crate::tasks::{CanceledTask, TaskEvent, TaskProgress, TaskWatcher, cancel_task};
 use crate::{Client, SubmitError};
 
 /// Shorter than an ID, because the IDs of the session's tasks contain the session's name.
@@ -281,7 +281,7 @@ impl Exchange {
     }
 
     /// Cancels the task, its current turn, and all tasks below it.
-    pub async fn cancel(&self, reason: &str) -> Result<CancelledTask, StoreError> {
+    pub async fn cancel(&self, reason: &str) -> Result<CanceledTask, StoreError> {
         cancel_task(self.session.store(), &TurnName::task(&self.session.tenant, &self.task), reason).await
     }
 }

@@ -170,7 +170,7 @@ pub const fn refused(refusal: Refusal) -> (RejectionCode, &'static str) {
         ),
         Refusal::ParentEnded => (
             RejectionCode::UnknownParent,
-            "The parent of this task has ended or was cancelled: no new work starts under it.",
+            "The parent of this task has ended or was canceled: no new work starts under it.",
         ),
         Refusal::UnknownParent => (RejectionCode::UnknownParent, "The parent task is unknown or has ended."),
         Refusal::TenantQueueFull => {

@@ -233,7 +233,7 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
         EndReason::Canceled => (
             Outcome::Cancelled,
             "cancelled",
-            format!("The turn was cancelled{}{}", because(history.why), history.sentence_end()),
+            format!("The turn was canceled{}{}", because(history.why), history.sentence_end()),
             history.why.map(|why| serde_json::json!({ "reason": why })),
         ),
         EndReason::DailyCapReached { resets_ms } => (
@@ -322,7 +322,7 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
 fn lost_by_runtime(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
         EndReason::Expired => format!("The deadline {} passed", rfc3339(deadline_ms)),
-        EndReason::Canceled => format!("The task was cancelled{}", because(why)),
+        EndReason::Canceled => format!("The task was canceled{}", because(why)),
         _ => "The task was abandoned".into(),
     };
     unknown(format!(

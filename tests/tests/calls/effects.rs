@@ -168,7 +168,7 @@ async fn an_equal_call_waits_without_a_slot_while_the_first_one_runs() {
 }
 
 #[tokio::test]
-async fn a_cancelled_waiting_call_is_reported_as_not_executed() {
+async fn a_canceled_waiting_call_is_reported_as_not_executed() {
     let bank = Bank::new(false);
     let mut fleet = Fleet::start(bank.plan()).await;
     let payment = [json!({"to": "kim", "amount": 5})];

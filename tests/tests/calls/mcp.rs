@@ -130,7 +130,7 @@ async fn progress_extends_the_timeout_up_to_a_maximum() {
 }
 
 #[tokio::test]
-async fn a_cancelled_turn_cancels_its_call_at_the_server() {
+async fn a_canceled_turn_cancels_its_call_at_the_server() {
     let notes = Notes::new().unwrap();
     let (mut fleet, servers) = fleet(pinned("t", notes.server()).await.unwrap()).await;
     let call = json!({"id": "1", "name": "t__send", "arguments": {"key": "a", "ms": 60_000}});

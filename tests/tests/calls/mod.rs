@@ -3,7 +3,7 @@
 mod approvals;
 mod arguments;
 mod breakers;
-mod cancelled;
+mod canceled;
 mod composed;
 mod effects;
 pub(crate) mod facts;

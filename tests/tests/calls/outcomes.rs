@@ -282,7 +282,7 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_cancelled_turn_ends_in_every_state() {
+async fn a_canceled_turn_ends_in_every_state() {
     let caps = DefaultCaps { tick_ms: 3_600_000, calls_per_tick: 2, ..DefaultCaps::default() };
     let agents = vec!["kelly".into(), "fran".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, tools: vec![endless()], ..Plan::default() }).await;

@@ -67,7 +67,7 @@ async fn an_effect_begun_by_a_killed_worker_never_runs_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_begun_call_is_unknown_when_its_turn_is_cancelled_after_a_crash() {
+async fn a_begun_call_is_unknown_when_its_turn_is_canceled_after_a_crash() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let (runs, mut running) = mpsc::unbounded_channel();
     let mut fleet = Fleet::start(Plan {

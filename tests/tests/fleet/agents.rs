@@ -277,7 +277,7 @@ async fn waiting_for_a_paused_model_uses_no_attempt() {
 }
 
 #[tokio::test]
-async fn an_expired_or_cancelled_waiting_task_is_not_reported_as_not_executed() {
+async fn an_expired_or_canceled_waiting_task_is_not_reported_as_not_executed() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("sleep", json!({"ms": 20_000})),
         _ => ModelReply::words("done"),

@@ -211,7 +211,7 @@ async fn a_failing_handler_is_retried_until_its_attempts_are_used_up() {
 }
 
 #[tokio::test]
-async fn a_task_expires_at_its_deadline_and_can_be_cancelled_while_its_handler_runs() {
+async fn a_task_expires_at_its_deadline_and_can_be_canceled_while_its_handler_runs() {
     let mut fleet = Fleet::start(Plan { workers: 0, ..plan(1_000) }).await;
     let deadline = fleet.in_ms(200).await;
     fleet.delegate("fran", json!({"task_id": "late", "deadline": deadline})).await;
@@ -229,7 +229,7 @@ async fn a_task_expires_at_its_deadline_and_can_be_cancelled_while_its_handler_r
 }
 
 #[tokio::test]
-async fn a_task_cancelled_before_it_arrives_ends_without_running() {
+async fn a_task_canceled_before_it_arrives_ends_without_running() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     for (agent, task) in [("fran", "inside"), ("archy", "outside")] {
         fleet.say(json!({"op": "cancel", "task_id": task, "reason": "api_key=abc123"})).await;
@@ -248,7 +248,7 @@ async fn a_task_cancelled_before_it_arrives_ends_without_running() {
 }
 
 #[tokio::test]
-async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
+async fn a_task_canceled_between_attempts_is_not_reported_as_not_executed() {
     let mut slow = plan(60_000);
     slow.retry_delays = RetryDelays::new(vec![Duration::from_secs(60)]);
     let mut fleet = Fleet::start(slow).await;

@@ -95,7 +95,7 @@ export class Host {
       ended = await dump(tool, result);
     } catch (error) {
       if (error instanceof Withheld) ended = this.#withheld(tool, facts.call_id, error);
-      else if (running.controller.signal.aborted) ended = { error: { kind: "cancelled", message: "It was cancelled." } };
+      else if (running.controller.signal.aborted) ended = { error: { kind: "cancelled", message: "It was canceled." } };
       else ended = { error: failureOf(error) };
     }
     this.#running.delete(id);

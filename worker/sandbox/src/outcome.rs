@@ -28,7 +28,7 @@ impl StopCause {
             Self::WorkspaceUncountable => {
                 "a folder of the workspace cannot be counted: its mode forbids it, or folders were moved meanwhile"
             }
-            Self::Cancelled => "it was cancelled",
+            Self::Cancelled => "it was canceled",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{CancelledTask, cancel_task as cancel};
+use tickfleet_client::tasks::{CanceledTask, cancel_task as cancel};
 use tickfleet_model::{Effect, TaskId};
 use tickfleet_store::{CancelResult, Store, TurnName};
 
@@ -70,19 +70,19 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
         return Ok(ended());
     }
     let given_reason = args.reason.as_deref().unwrap_or("no reason given");
-    let reason = format!("the agent {} cancelled it: {given_reason}", context.agent);
+    let reason = format!("the agent {} canceled it: {given_reason}", context.agent);
     let cancelled = cancel(store, &name, &reason).await.map_err(store_error)?;
     if cancelled.result == CancelResult::Ended {
         return Ok(ended());
     }
     let tasks = counted(&cancelled);
     let message = match tasks {
-        1 => "The task ends. Its answer will say that it was cancelled.".to_owned(),
+        1 => "The task ends. Its answer will say that it was canceled.".to_owned(),
         _ => format!("The task ends, and so do {} delegated from it. Its answer will say so.", tasks - 1),
     };
     Ok(Ending { status: "ending", tasks, message, ..ended() })
 }
 
-fn counted(cancelled: &CancelledTask) -> usize {
+fn counted(cancelled: &CanceledTask) -> usize {
     1 + cancelled.children.iter().map(counted).sum::<usize>()
 }

@@ -123,7 +123,7 @@ pub(crate) fn classify(
         HandlerEnd::TimedOut => {
             HandlerOutcome::Retry { message: messages::timed_out(name, limit), after: None, reason: "timeout" }
         }
-        HandlerEnd::Cancelled if once => unknown("The turn was cancelled while the call ran."),
+        HandlerEnd::Cancelled if once => unknown("The turn was canceled while the call ran."),
         HandlerEnd::Cancelled => HandlerOutcome::Stopped,
         HandlerEnd::MustStop if once => unknown("The worker had to stop while the call ran."),
         HandlerEnd::MustStop => HandlerOutcome::Requeue,

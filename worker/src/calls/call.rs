@@ -328,9 +328,9 @@ impl Calls {
     /// If Redis does not respond, the inner turn continues to its end.
     pub(crate) async fn cancel_inner(&self, outer: &TurnName, inner: &TurnId, why: Option<&str>) {
         let name = TurnName { tenant: outer.tenant.clone(), turn: inner.clone() };
-        let why = why.unwrap_or("the turn of its outer call was cancelled");
+        let why = why.unwrap_or("the turn of its outer call was canceled");
         if let Err(error) = self.store.cancel(&name, why).await {
-            tracing::warn!(%error, turn = %inner, "inner call of a cancelled turn continues");
+            tracing::warn!(%error, turn = %inner, "inner call of a canceled turn continues");
         }
     }
 

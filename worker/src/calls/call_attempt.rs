@@ -179,7 +179,7 @@ impl CallAttempt<'_> {
     /// The outcome of a call that was canceled while it ran, without a lasting effect.
     pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
-        let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
+        let message = format!("The turn was canceled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
     }
 

@@ -175,11 +175,11 @@ impl McpServer {
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
             tracing::warn!(turn = %name, %error, "failed to cancel a call whose client disconnected");
         }
-        ErrorData::internal_error(format!("cancelled by the client; turn {}", name.turn), None)
+        ErrorData::internal_error(format!("canceled by the client; turn {}", name.turn), None)
     }
 
     pub(super) async fn cancel(&self, name: &TurnName) -> Result<(), ErrorData> {
-        let cancelled = self.client.cancel(name, "cancelled by the MCP client").await;
+        let cancelled = self.client.cancel(name, "canceled by the MCP client").await;
         cancelled.map(drop).map_err(|error| failed(&error.into()))
     }
 

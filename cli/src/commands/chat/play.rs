@@ -64,7 +64,7 @@ pub(super) async fn exchange(
 
 async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &ExchangeSpinner<'_>) -> Result<ExchangeEnd, Failure> {
     tokio::select! {
-        cancelled = exchange.cancel("cancelled in the chat") => {
+        cancelled = exchange.cancel("canceled in the chat") => {
             let cancelled = cancelled?;
             let below = cancelled.children.len();
             if below > 0 {

@@ -225,7 +225,7 @@ fn life(explanation: &Explanation) -> Vec<String> {
         lines.push(format!("{}, {then}", plural(usize::try_from(count).unwrap_or(usize::MAX), what)));
     }
     if let Some(reason) = &explanation.cancel_asked {
-        lines.push(format!("Cancelled: {reason}"));
+        lines.push(format!("Canceled: {reason}"));
     }
     if let Some(reason) = &explanation.end_reason {
         lines.push(format!("Calls without a result ended: {}", because(reason)));
@@ -496,7 +496,7 @@ fn used_up(limit: &LimitWait) -> String {
 const fn because(reason: &EndReason) -> &'static str {
     match reason {
         EndReason::Expired => "the deadline came first",
-        EndReason::Canceled => "it was cancelled, or its task has ended",
+        EndReason::Canceled => "it was canceled, or its task has ended",
         EndReason::DailyCapReached { .. } => "the day's calls are used up (on_day_cap: reject)",
         EndReason::TaskBudgetReached => "the budget of its task is used up",
         EndReason::LimitReached { .. } => "a limit was reached (on_reach: reject)",

@@ -239,7 +239,7 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
         if from.is_none() {
             break;
         }
-        output.note(&format!("{} found, {} cancelled so far; Ctrl-C stops here", summary.found, summary.cancelled));
+        output.note(&format!("{} found, {} canceled so far; Ctrl-C stops here", summary.found, summary.cancelled));
     }
     if summary.found == 0 {
         context.names.check_filter(&context.client, (&filter).into()).await?;
@@ -254,8 +254,8 @@ fn cancelled(answers: &[CancelResult]) -> usize {
 fn show_summary(summary: &CancelSummary, output: &Output) -> Result<(), Failure> {
     output.show(summary, |summary| {
         if summary.done {
-            return format!("{} turns found, {} cancelled", summary.found, summary.cancelled);
+            return format!("{} turns found, {} canceled", summary.found, summary.cancelled);
         }
-        format!("{} turns would be cancelled: add --yes to do it", summary.found)
+        format!("{} turns would be canceled: add --yes to do it", summary.found)
     })
 }

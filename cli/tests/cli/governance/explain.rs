@@ -192,7 +192,7 @@ async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     asked.submit("demo", "calm", "paused", &calls(std::slice::from_ref(&echo)));
     asked.answers("demo:paused", &["paused by anna since", "she posts too much. tickfleet resume ends the pause"]);
     asked.run(&["cancel", "demo:paused", "--reason", "no longer wanted", "--by", "ben"]).exits(0);
-    asked.answers("demo:paused", &["Cancelled: ben: no longer wanted", "cancelled"]);
+    asked.answers("demo:paused", &["Canceled: ben: no longer wanted", "cancelled"]);
     let soon = json!({"calls": [{"name": "echo", "arguments": {"value": 1}}]});
     let args = [
         "--config",
@@ -228,7 +228,7 @@ async fn answers_name_the_equal_call_that_decides_an_outcome() {
     asked.run(&["cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben"]).exits(0);
     let reported = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
     asked.answers("demo:equal", &reported);
-    asked.answers("demo:first", &["Cancelled: ben: no longer wanted", "outcome_unknown"]);
+    asked.answers("demo:first", &["Canceled: ben: no longer wanted", "outcome_unknown"]);
     // A later equal call gets the same outcome, because the first call may have taken effect.
     asked.submit("demo", "free", "planned_again", &calls(&long));
     asked.answers("demo:planned_again", &reported);

@@ -62,7 +62,7 @@ async fn turns_of_a_paused_agent_wait_until_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn turns_are_listed_by_filter_and_cancelled_in_bulk_after_a_dry_run() {
+async fn turns_are_listed_by_filter_and_canceled_in_bulk_after_a_dry_run() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     fleet.run(&[&["pause", "demo", "kelly"], &WHY[..]].concat()).exits(0);
@@ -89,9 +89,9 @@ async fn turns_are_listed_by_filter_and_cancelled_in_bulk_after_a_dry_run() {
     assert!(found >= 7, "{found}");
     fleet.run(&[&["turns", "cancel"], &WHY[..]].concat()).exits(2).prints_error("expected a filter");
     let many = ["turns", "cancel", "--agent", "kelly", "--tool", "echo"];
-    fleet.run(&[&many[..], &WHY[..]].concat()).exits(0).says("3 turns would be cancelled: add --yes to do it");
+    fleet.run(&[&many[..], &WHY[..]].concat()).exits(0).says("3 turns would be canceled: add --yes to do it");
     assert_eq!(count(&["--agent", "kelly"]), 6, "nothing was done");
-    fleet.run(&[&many[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 3 cancelled");
+    fleet.run(&[&many[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 3 canceled");
     while count(&["--agent", "kelly"]) > 3 {}
     let story = fleet.run(&["explain", "demo:k0", "--json"]).exits(0).json();
     assert_eq!(story["results"][0]["error"]["details"]["reason"], "anna: agreed with Ben", "{story}");

@@ -178,7 +178,7 @@ async fn a_stdio_client_calls_tools_and_its_cancel_ends_the_turn() {
     serve.send(&request("tools/call", &long));
     let gave_up = json!({"requestId": 7, "reason": "the user pressed stop"});
     serve.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gave_up}));
-    until_cancelled(&redis.url());
+    until_canceled(&redis.url());
     assert_eq!(serve.close().0, Some(0));
 }
 
@@ -228,8 +228,8 @@ async fn large_numbers_keep_their_digits_between_client_and_server() {
     assert_eq!(serve.close().0, Some(0));
 }
 
-fn until_cancelled(url: &str) {
+fn until_canceled(url: &str) {
     let reply = || command(&["reply", "demo:long", "--json"]).env("REDIS_URL", url).output().unwrap().stdout;
     let said = || String::from_utf8(reply()).unwrap();
-    until("a call that its client gave up is cancelled", said, |said| said.contains("\"cancelled\""));
+    until("a call that its client gave up is canceled", said, |said| said.contains("\"cancelled\""));
 }

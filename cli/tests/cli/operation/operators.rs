@@ -344,7 +344,7 @@ async fn a_pause_and_a_bulk_cancel_apply_and_name_their_operator_in_the_log() {
     let entries = served.until("audit?text=otto&since_s=3600", |seen| count(seen, "entries") >= 3);
     for said in [
         "otto paused demo:kelly",
-        "otto cancelled 2 turns of demo",
+        "otto canceled 2 turns of demo",
         "otto resumed demo:kelly",
         "she writes to the wrong people",
     ] {

@@ -17,7 +17,7 @@ from tickfleet.host._inner import InnerCalls
 from tickfleet.host._progress import Progress
 
 _LINE_CHARS_MAX = 4_000
-_CANCELLED = {"kind": "cancelled", "message": "It was cancelled."}
+_CANCELLED = {"kind": "cancelled", "message": "It was canceled."}
 #: Levels of Python's `logging`, each with the worker's name for the level.
 _LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
 

@@ -10,20 +10,20 @@ const TASKS_MAX: usize = 200;
 
 /// A canceled task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CancelledTask {
+pub struct CanceledTask {
     /// The task.
     pub task: TurnId,
     /// The result.
     pub result: CancelResult,
     /// The unfinished turns of the task's calls.
-    pub turns: Vec<CancelledTurn>,
+    pub turns: Vec<CanceledTurn>,
     /// The tasks that this task delegated.
-    pub children: Vec<CancelledTask>,
+    pub children: Vec<CanceledTask>,
 }
 
 /// A canceled turn of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CancelledTurn {
+pub struct CanceledTurn {
     /// The turn.
     pub turn: TurnId,
     /// The result of canceling the turn.
@@ -35,10 +35,10 @@ pub struct CancelledTurn {
 ///
 /// # Errors
 /// [`StoreError`]; the turns and tasks already canceled still end. The call can be repeated.
-pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
+pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CanceledTask, StoreError> {
     // Read the tree first: after the cancel, schedulers end the turns and tasks below, so a later read can miss some.
     let branch = find_descendants(store, name, &mut BTreeSet::new()).await?;
-    end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
+    end(store, branch, reason, &format!("its parent was canceled: {reason}")).await
 }
 
 struct Branch {
@@ -71,16 +71,16 @@ async fn is_live(store: &Store, name: &TurnName) -> Result<bool, StoreError> {
     Ok(matches!(store.turn_view(name).await?, TurnView::Live(_)))
 }
 
-async fn end(store: &Store, branch: Branch, reason: &str, below: &str) -> Result<CancelledTask, StoreError> {
+async fn end(store: &Store, branch: Branch, reason: &str, below: &str) -> Result<CanceledTask, StoreError> {
     let result = store.cancel(&branch.name, reason).await?;
     let mut turns = Vec::new();
     let mut children = Vec::new();
     if let Some(turn) = branch.awaits {
         let result = store.cancel(&turn, below).await?;
-        turns.push(CancelledTurn { turn: turn.turn, result });
+        turns.push(CanceledTurn { turn: turn.turn, result });
     }
     for child in branch.children {
         children.push(Box::pin(end(store, child, below, below)).await?);
     }
-    Ok(CancelledTask { task: branch.name.turn, result, turns, children })
+    Ok(CanceledTask { task: branch.name.turn, result, turns, children })
 }

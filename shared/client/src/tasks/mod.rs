@@ -6,7 +6,7 @@ mod history;
 mod list;
 mod watch;
 
-pub use cancel::{CancelledTask, CancelledTurn, cancel_task};
+pub use cancel::{CanceledTask, CanceledTurn, cancel_task};
 pub use details::{Round, TaskCall, TaskDetails, TaskWait, WaitReason, task_details};
 pub use history::{HistoryStep, PlanStep, PlannedCall, ResultStep, SummaryStep, step_of};
 pub use list::{TaskFilter, TaskState, TaskSummary, task_page, task_page_of, task_summary};

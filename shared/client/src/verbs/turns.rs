@@ -23,7 +23,7 @@ pub struct CancelTurnsRequest {
     #[cfg_attr(feature = "openapi", schema(example = json!(["demo:order-17"])))]
     pub ids: Vec<String>,
     /// Reason for the audit log and the agents.
-    #[cfg_attr(feature = "cli", arg(long, default_value = "cancelled by an operator"))]
+    #[cfg_attr(feature = "cli", arg(long, default_value = "canceled by an operator"))]
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "sold out"))]
     pub reason: Reason,
     /// Accept unknown ids. A turn or task that arrives under one within 24 h ends without running.

@@ -156,7 +156,7 @@ impl Store {
         Ok(task.and_then(|_| Some((head.agent, head.task?.1, head.deadline_ms))))
     }
 
-    pub async fn cancelled_because(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
+    pub async fn canceled_because(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
         let Some(stored) = self.record_of::<Turn>(&name.record()).await? else { return Ok(None) };
         let cancellation = self.record_of::<Cancellation>(&name.cancellation()).await?;
         let asked = cancellation.filter(|one| one.value.is_of(&stored.value)).map(|one| one.value.reason);

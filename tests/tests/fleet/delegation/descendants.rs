@@ -48,7 +48,7 @@ async fn a_cancel_message_also_cancels_the_tasks_descendants() {
     let mut fleet = fleet().await;
     family(&fleet, json!({"task_id": "job"})).await;
     fleet.say(json!({"op": "cancel", "task_id": "job", "reason": "wrong customer"})).await;
-    both_are_cancelled(&mut fleet, "wrong customer").await;
+    both_are_canceled(&mut fleet, "wrong customer").await;
     let turn = json!({"agent": "link", "turn_id": "late", "task_id": "child", "calls": [{"name": "echo"}]});
     fleet.submit_turn(turn).await;
     let reply = fleet.reply().await;
@@ -59,11 +59,11 @@ async fn a_cancel_message_also_cancels_the_tasks_descendants() {
             .await;
         let reply = fleet.reply().await;
         assert_eq!(reply["error"]["code"], "unknown_parent", "{reply:#}");
-        assert!(reply["error"]["message"].as_str().unwrap().contains("was cancelled"), "{reply:#}");
+        assert!(reply["error"]["message"].as_str().unwrap().contains("was canceled"), "{reply:#}");
     }
 }
 
-async fn both_are_cancelled(fleet: &mut Fleet, why: &str) {
+async fn both_are_canceled(fleet: &mut Fleet, why: &str) {
     let replies = fleet.replies(2).await;
     for id in ["grandchild", "work"] {
         let result = &replies[id]["results"][0];
@@ -79,7 +79,7 @@ async fn a_failed_task_cancels_its_descendants() {
     let error = json!({"code": "broken", "message": "It cannot be done."});
     fleet.say(leased.message("fail", json!({"error": error, "retryable": false}))).await;
     assert_eq!(fleet.reply().await["task_id"], "job");
-    both_are_cancelled(&mut fleet, "the task that began it has failed").await;
+    both_are_canceled(&mut fleet, "the task that began it has failed").await;
 }
 
 #[tokio::test]

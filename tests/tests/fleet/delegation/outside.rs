@@ -150,7 +150,7 @@ async fn a_silent_runtime_loses_its_lease_and_its_late_result_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_leased_task_that_is_cancelled_or_expires_ends_as_outcome_unknown() {
+async fn a_leased_task_that_is_canceled_or_expires_ends_as_outcome_unknown() {
     // A canceled task ends only when the lease of its silent runtime ends. The lease must outlast the deadline.
     let mut fleet = Fleet::start(plan(5_000)).await;
     fleet.delegate("archy", json!({"task_id": "cancelled"})).await;

@@ -55,7 +55,7 @@ fn sleep() -> TypedTool {
         let ms = args.ms.min(SLEEP_MS_MAX);
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(ms)) => Ok(Slept { slept_ms: ms }),
-            () = context.cancel.cancelled() => Err(ToolError::Transient("The wait was cancelled.".into())),
+            () = context.cancel.cancelled() => Err(ToolError::Transient("The wait was canceled.".into())),
         }
     })
     .category("diagnostics")
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cancelled_sleep_ends_at_once() {
+    async fn a_canceled_sleep_ends_at_once() {
         let tool = all().into_iter().find(|t| t.spec().name == "sleep").unwrap();
         let context = context(1);
         context.cancel.cancel();

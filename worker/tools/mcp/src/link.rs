@@ -180,7 +180,7 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
         ClientInitializeError::ConnectionClosed(_) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::ExpectedInitResponse(None) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
-        ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
+        ClientInitializeError::Cancelled => "the handshake was canceled".to_owned(),
         // The error's own message contains the unexpected response, so that message is not used.
         _ => "its response to `initialize` is invalid".to_owned(),
     }

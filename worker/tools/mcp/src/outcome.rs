@@ -281,7 +281,7 @@ pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secret
         ServiceError::McpError(error) => CallFailure { failure: answered(server, error, secrets), stale: false },
         ServiceError::TransportSend(error) => unsent(server, error.error.as_ref(), secrets),
         ServiceError::Cancelled { .. } => {
-            CallFailure { failure: lost(format!("The MCP server '{server}' cancelled the call.")), stale: false }
+            CallFailure { failure: lost(format!("The MCP server '{server}' canceled the call.")), stale: false }
         }
         // It is unknown whether the request was sent, so the call may have taken effect.
         _ => CallFailure {

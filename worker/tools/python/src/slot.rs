@@ -147,7 +147,7 @@ async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process:
         () = shared.stop.cancelled() => false,
     };
     if stuck {
-        tracing::warn!(name = shared.name, "cancelled call did not stop; killing its process");
+        tracing::warn!(name = shared.name, "canceled call did not stop; killing its process");
         process.kill();
     } else {
         interpreter.send_bye();

@@ -64,7 +64,7 @@ impl Shell {
         };
         match sandbox.run(level, spec, &context.cancel).await {
             Ok(RunOutcome { stopped: Some(StopCause::Cancelled), .. }) => Err(ToolFailure::Transient {
-                message: "The command was cancelled while it ran.".into(),
+                message: "The command was canceled while it ran.".into(),
                 retry_after: None,
                 not_executed: false,
             }),

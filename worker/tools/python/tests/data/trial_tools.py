@@ -46,7 +46,7 @@ def meet(folder: str, count: int) -> int:
 
 @tool(effect="read")
 async def wait(seconds: float) -> int:
-    """Sleeps; ends early if it is cancelled."""
+    """Sleeps; ends early if it is canceled."""
     await asyncio.sleep(seconds)
     return os.getpid()
 

@@ -60,7 +60,7 @@ async fn outcomes(fleet: &Fleet, count: usize) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_cancelled_turn_cancels_inner_calls_at_any_depth() {
+async fn a_canceled_turn_cancels_inner_calls_at_any_depth() {
     let running = Arc::new(AtomicUsize::new(0));
     let mut fleet = Fleet::start(plan(&running)).await;
     let name = submit(&fleet, "far").await;
@@ -75,7 +75,7 @@ async fn a_cancelled_turn_cancels_inner_calls_at_any_depth() {
 }
 
 #[tokio::test]
-async fn an_inner_call_waiting_for_a_cap_is_cancelled_before_it_runs() {
+async fn an_inner_call_waiting_for_a_cap_is_canceled_before_it_runs() {
     fn capped(policy: &mut Policy) {
         policy.defaults.calls_per_tick = 1;
         policy.defaults.tick_ms = 3_600_000;
