@@ -8,7 +8,7 @@ use tickfleet_protocol::NameMap;
 use super::{TestConfig, given};
 use crate::known_tools;
 
-fn limits(text: &str) -> TestConfig {
+pub(super) fn limits(text: &str) -> TestConfig {
     given().file("limits.yaml", format!("limits:\n  mails:\n{text}"))
 }
 
@@ -90,49 +90,6 @@ fn a_declared_limit_replaces_the_built_in_slot_limit() {
     assert_eq!(limits("", "{fair_share: {concurrent: 3}}"), ["fair_share: 3 calls at once"]);
     let of_mails = "{mails: {match: {plans: [trial]}, per: [tenant], concurrent: share}}";
     assert_eq!(limits("", of_mails), ["mails: a share of the slots per tenant"], "slots are shared out once");
-}
-
-#[test]
-fn each_invalid_limit_reports_the_expected_value() {
-    let cases = [
-        (
-            "    every: day\n",
-            "limits.mails: found a mapping; expected one of `max`, `concurrent`, `sum`, `tokens` and `money`",
-        ),
-        ("    max: 3\n", "limits.mails.every: found nothing; expected a value: `every` is required"),
-        (
-            "    max: 3\n    sum: {argument: /a, max: 3}\n    every: day\n",
-            "expected one of `max`, `concurrent`, `sum`, `tokens` and `money`",
-        ),
-        ("    max: 3\n    every: 2w\n", "expected tick, day, task, or a length of time from 1s to 31d"),
-        ("    max: 3\n    every: day\n    per: [usr]\n", "did you mean `user`?"),
-        ("    max: 3\n    every: day\n    per: [\"argument:amount\"]\n", "an argument such as argument:/customer/id"),
-        ("    max: 3\n    every: day\n    match: {tools: [post_to_y]}\n", "did you mean `post_to_x`?"),
-        ("    max: 3\n    every: day\n    match: {tools: []}\n", "at least one; omit the list to match all"),
-        ("    sum: {argument: /a, max: 0.0000001}\n    every: day\n", "at most six digits behind the point"),
-        ("    sum: {argument: amount, max: 3}\n    every: day\n", "expected a JSON pointer such as /amount"),
-        ("    max: 3\n    every: day\n    mode: off\n", "enforce"),
-        ("    concurrent: 0\n", "limits.mails.concurrent: found 0; expected a whole number from 1"),
-        ("    concurrent: 101%\n", "a part of the slots from 1% to 100%, or share"),
-        ("    concurrent: shares\n", "a part of the slots from 1% to 100%, or share"),
-        ("    concurrent: share\n", "expected `per: [tenant]`"),
-        ("    concurrent: share\n    per: [tenant]\n    on_reach: reject\n", "expected wait"),
-        ("    tokens: -1\n    every: day\n", "limits.mails.tokens: found -1"),
-        ("    money: much\n    every: day\n", "at most six digits behind the point"),
-        (
-            "    tokens: 5\n    every: day\n    per: [tool]\n",
-            "expected no tool: a limit of tokens or money counts requests",
-        ),
-        (
-            "    money: 5\n    every: day\n    match: {effects: [once]}\n",
-            "expected nothing: a limit of tokens or money",
-        ),
-        ("    concurrent: 3\n    every: day\n", "a limit of `concurrent` calls has no windows"),
-    ];
-    for (text, expected) in cases {
-        let errors = limits(text).errors();
-        assert!(errors.len() == 1 && errors[0].contains(expected), "{text}{errors:?}");
-    }
 }
 
 #[test]
