@@ -86,21 +86,6 @@ fn an_accepted_id_is_never_refused() {
 }
 
 #[test]
-fn a_submit_beyond_a_bound_is_rejected() {
-    block_on(async {
-        let mut fleet = Fleet::new(Table::new(10, 100)).await;
-        fleet.bounds.tenant_bytes_max = 3;
-        assert_eq!(fleet.submit(None, "{   }").await, Submitted::QueueFull);
-        fleet.bounds.tenant_bytes_max = 1_000;
-        fleet.bounds.inboxes_max = 0;
-        assert_eq!(fleet.submit(None, "{}").await, Submitted::TooManyInboxes);
-        fleet.bounds.inboxes_max = 1;
-        fleet.bounds.inbox_unread_max = 0;
-        assert_eq!(fleet.submit(None, "{}").await, Submitted::InboxFull);
-    });
-}
-
-#[test]
 fn an_entry_fences_a_slow_scheduler() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
@@ -110,23 +95,6 @@ fn an_entry_fences_a_slow_scheduler() {
         assert_eq!(fleet.admit(&turn).await, AdmitResult::Refused(AdmitRefusal::Conflict));
         fleet.work(1).await;
         assert_eq!(fleet.admit(&turn).await, AdmitResult::NotHeld);
-    });
-}
-
-#[test]
-fn a_second_message_under_an_id_is_a_duplicate_or_a_conflict() {
-    block_on(async {
-        let mut fleet = Fleet::new(Table::new(10, 100)).await;
-        let first = inbound(&mut fleet).await;
-        assert_eq!(fleet.admit_as(&(first, kelly(), others(1)), Some("a")).await, dispatched(1));
-        let second = inbound(&mut fleet).await;
-        assert_eq!(fleet.admit_as(&(second, kelly(), others(1)), Some("a")).await, AdmitResult::Duplicate);
-        let third = inbound(&mut fleet).await;
-        let other = Head { digest: "other".into(), ..kelly() };
-        let admitted = fleet.admit_as(&(third, other, others(1)), Some("a")).await;
-        assert_eq!(admitted, AdmitResult::Refused(AdmitRefusal::Conflict));
-        let backlog = fleet.store.backlog(&keys::turns()).await.unwrap();
-        assert_eq!((backlog.waiting, backlog.held), (0, 1), "the conflict alone is to be rejected");
     });
 }
 
