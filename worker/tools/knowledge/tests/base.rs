@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tickfleet_core::knowledge::{documents_key, memories_key, passages_key};
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{Context, Decision, RecordKey, Step, Transaction, View, Write};
-use tickfleet_model::knowledge::{Document, Memory, Passage, Passages};
-use tickfleet_model::{AgentId, TenantId, limits};
-use tickfleet_store::seam::memory::{MemoryOptions, MemoryStore};
-use tickfleet_store::{KeepResult, RememberResult, Store, StoreOptions};
+use tickfleet_model::knowledge::Memory;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::seam::memory::MemoryStore;
+use tickfleet_store::{Store, StoreOptions};
 use tickfleet_tools::Environment;
 use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_knowledge::documents::{FileFormat, read};
@@ -231,68 +231,4 @@ async fn corrupt_data_affects_only_its_own_entry() {
     assert_eq!(found(&knowledge, &store, "acme", "whales").await.len(), 1);
     let recalled = knowledge.recall(&store, &tenant("acme"), &agent("kelly"), "whales", &[], 5).await;
     assert_eq!((recalled.results.len(), recalled.incomplete.len()), (1, 0));
-}
-
-#[tokio::test]
-async fn the_oldest_memories_are_evicted_and_duplicates_are_ignored() {
-    let store = store();
-    let acme = tenant("acme");
-    let kelly = agent("kelly");
-    let remember = async |memory: &Memory| store.remember(&acme, &kelly, memory).await.unwrap();
-    for number in 0..limits::MEMORIES_MAX {
-        let note = memory(&format!("m{number:05}"), "note", i64::try_from(number).unwrap());
-        assert_eq!(remember(&note).await, RememberResult::Done { forgotten: 0 });
-    }
-    assert_eq!(remember(&memory("m00007", "other", 1)).await, RememberResult::Known);
-    assert_eq!(remember(&memory("new", "note", 1_000_000)).await, RememberResult::Done { forgotten: 1 });
-    let ids: Vec<String> = store.memories(&acme, &kelly).await.unwrap().into_iter().map(|memory| memory.id).collect();
-    assert_eq!(ids.len(), limits::MEMORIES_MAX);
-    assert!(ids[0] == "new" && ids.contains(&"m00001".to_owned()) && !ids.contains(&"m00000".to_owned()));
-    for number in 0..200 {
-        remember(&memory(&format!("l{number}"), &"x".repeat(limits::MEMORY_BYTES_MAX), 2_000_000 + number)).await;
-    }
-    let memories = store.memories(&acme, &kelly).await.unwrap();
-    let bytes: usize = memories.iter().map(|memory| memory.text.len()).sum();
-    assert!(bytes <= limits::MEMORIES_BYTES_MAX && memories[0].id == "l199" && memories.len() > 100, "{bytes}");
-}
-
-#[tokio::test]
-async fn memory_pressure_rejects_writes_but_accepts_deletions() {
-    let memory_store = MemoryStore::new(MemoryOptions { bytes_max: 8 << 20, ..MemoryOptions::default() });
-    let store = Store::in_memory(memory_store.clone(), 0, Arc::new(StoreOptions::default()));
-    let sample = async || store.seam().sample_memory().await.unwrap();
-    let acme = tenant("acme");
-    let kelly = agent("kelly");
-    let document = |number: usize| Document {
-        id: format!("d{number}"),
-        source: "s".into(),
-        title: String::new(),
-        category: String::new(),
-        file: String::new(),
-        digest: "x".into(),
-        model: String::new(),
-        passages: 1,
-        at_ms: 0,
-    };
-    let passages =
-        Passages { passages: vec![Passage { headings: Vec::new(), text: "x".repeat(256 << 10) }], vectors: Vec::new() };
-    store.remember(&acme, &kelly, &memory("m", "note", 1)).await.unwrap();
-    let mut kept = 0;
-    let keep = async |number| {
-        sample().await;
-        store.keep_document(&acme, &document(number), &passages).await.unwrap()
-    };
-    while matches!(keep(kept).await, KeepResult::Done { .. }) {
-        kept += 1;
-        assert!(kept < 40, "nothing is refused");
-    }
-    assert_eq!(keep(kept).await, KeepResult::Pressure);
-    assert_eq!(store.documents(&acme).await.unwrap().len(), kept, "a refused document leaves nothing behind");
-    assert_eq!(store.remember(&acme, &kelly, &memory("n", "note", 2)).await.unwrap(), RememberResult::Pressure);
-    // Even a full store accepts writes that free memory.
-    memory_store.set_bytes_max(1 << 20);
-    assert_eq!(keep(kept).await, KeepResult::Pressure);
-    assert_eq!(store.forget(&acme, &kelly, &["m".into()]).await.unwrap(), 1);
-    let ids: Vec<String> = (0..kept).map(|number| format!("d{number}")).collect();
-    assert_eq!(store.drop_documents(&acme, &ids).await.unwrap() as usize, kept);
 }
