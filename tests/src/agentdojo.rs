@@ -3,19 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
-use async_trait::async_trait;
+use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use tickfleet_model::{Effect, ToolSpec};
-use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
+use tickfleet_tools::RegisteredTool;
 
 use crate::fetched::FetchedData;
+use crate::tools;
 
 pub const DATA: FetchedData = FetchedData {
     script: "agentdojo.py",
@@ -109,38 +106,9 @@ impl AgentDojo {
     pub fn registered(&self) -> Result<Vec<RegisteredTool>> {
         let make = |tool: &Tool| {
             let name = fleet_name(&tool.suite, &tool.name);
-            let spec = ToolSpec {
-                id: format!("tool_{name}"),
-                display_name: tool.name.clone(),
-                description: tool.description.clone(),
-                input_schema: tool.input_schema.clone(),
-                output_schema: None,
-                category: tool.suite.clone(),
-                version: "1.0.0".into(),
-                effect: Effect::Idempotent,
-                timeout: Duration::from_secs(30),
-                required_capabilities: Vec::new(),
-                required_features: Vec::new(),
-                requires_approval: false,
-                approval: None,
-                effect_key: None,
-                cache: None,
-                reconcile: None,
-                durable: None,
-                configured: true,
-                name,
-            };
-            RegisteredTool::new(spec, Arc::new(ArgumentEcho)).map_err(|error| anyhow!("{error}"))
+            let spec = tools::spec(&name, &tool.name, &tool.description, &tool.input_schema, &tool.suite);
+            tools::echo(ToolSpec { effect: Effect::Idempotent, ..spec })
         };
         self.tools.iter().map(make).collect()
-    }
-}
-
-struct ArgumentEcho;
-
-#[async_trait]
-impl Handler for ArgumentEcho {
-    async fn call(&self, _: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput { json: arguments.to_owned(), content_type: "application/json" })
     }
 }

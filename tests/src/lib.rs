@@ -13,3 +13,4 @@ pub mod mcp;
 pub mod node;
 pub mod plain_node;
 pub mod runtime;
+pub mod tools;

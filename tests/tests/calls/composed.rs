@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_client::inner::inner_calls;
 use tickfleet_model::policy::ToolGrant;
@@ -14,18 +12,8 @@ use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{AgentId, Effect, Outcome, Policy};
 use tickfleet_store::{StoreOptions, TurnName};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tests::tools::{Post, Posted};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
-
-#[derive(Deserialize, JsonSchema)]
-struct Post {
-    /// The text of the post.
-    content: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Posted {
-    number: usize,
-}
 
 fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     let posts = Arc::clone(posts);

@@ -3,12 +3,10 @@
 mod parted;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_client::{Client, SubmitError};
 use tickfleet_core::keys;
@@ -22,7 +20,6 @@ use tickfleet_store::{Pool, Store, StoreError, StoreOptions};
 use tickfleet_testkit::{RedisServer, SentinelSetup};
 use tickfleet_tests::fleet::{PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
-use tickfleet_tools::{CallContext, TypedTool};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -30,42 +27,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::cluster::run_and_epoch;
+use super::survival::Gate;
 
 const TURNS: usize = 12;
 /// Sentinels detect a dead server after 1 s, and then agree on the next primary.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(20);
-
-#[derive(Deserialize, JsonSchema)]
-struct RecoveredCall {
-    /// The mark of the run.
-    mark: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Ran {
-    attempt: u32,
-}
-
-struct Gate {
-    runs: Arc<Mutex<BTreeMap<String, usize>>>,
-    open: watch::Sender<bool>,
-}
-
-impl Gate {
-    fn tool(&self) -> TypedTool {
-        let runs = self.runs.clone();
-        let open = self.open.clone();
-        TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: RecoveredCall| {
-            let runs = runs.clone();
-            let mut open = open.subscribe();
-            async move {
-                *runs.lock().unwrap().entry(args.mark).or_default() += 1;
-                drop(open.wait_for(|open| *open).await);
-                Ok(Ran { attempt: context.attempt })
-            }
-        })
-    }
-}
 
 struct Fleet {
     trio: SentinelSetup,
@@ -84,10 +50,10 @@ impl Fleet {
     }
 
     async fn start_on(trio: SentinelSetup, url: String, durable: Durability) -> Self {
-        let gate = Gate { runs: Arc::default(), open: watch::Sender::new(true) };
+        let gate = Gate::new(true);
         let caps = DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() };
         let plan = Plan {
-            tools: vec![gate.tool()],
+            tools: vec![gate.tool("act", Effect::Once)],
             slots: TURNS,
             caps,
             durable,

@@ -29,13 +29,13 @@ struct Ran {
 }
 
 /// Tools return only while the gate is open. `look` is a read, and `act` is `once`.
-struct Gate {
-    runs: Arc<Mutex<BTreeMap<String, usize>>>,
-    open: watch::Sender<bool>,
+pub(super) struct Gate {
+    pub(super) runs: Arc<Mutex<BTreeMap<String, usize>>>,
+    pub(super) open: watch::Sender<bool>,
 }
 
 impl Gate {
-    fn new(open: bool) -> Self {
+    pub(super) fn new(open: bool) -> Self {
         Self { runs: Arc::default(), open: watch::Sender::new(open) }
     }
 
@@ -43,7 +43,7 @@ impl Gate {
         [("look", Effect::Read), ("act", Effect::Once)].map(|(name, effect)| self.tool(name, effect)).into()
     }
 
-    fn tool(&self, name: &str, effect: Effect) -> TypedTool {
+    pub(super) fn tool(&self, name: &str, effect: Effect) -> TypedTool {
         let runs = self.runs.clone();
         let open = self.open.clone();
         TypedTool::new(name, "Notes that it ran.", effect, move |context: CallContext, args: RecoveredCall| {

@@ -12,6 +12,7 @@ use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::{AgentId, Effect};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
+use tickfleet_tests::tools::{Post, Posted};
 use tickfleet_tools::{ToolError, TypedTool};
 
 fn llm(system: &str) -> TaskHandlerDef {
@@ -41,17 +42,6 @@ mod compact;
 mod forgotten;
 mod many;
 mod real;
-
-#[derive(Deserialize, JsonSchema)]
-struct Post {
-    /// The text of the post.
-    content: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Posted {
-    number: usize,
-}
 
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);

@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_config::{LlmDef, ModelApi, ModelDef, Prices, ProviderDef, TaskHandlerDef};
 use tickfleet_model::{AgentId, Effect};
 use tickfleet_tests::fetched::npm::Node;
 use tickfleet_tests::fetched::target_dir;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tests::tools::{Post, Posted};
 use tickfleet_tools::{ToolError, TypedTool};
 
 const PACKAGE: &str = "@copilotkit/aimock@1.43.0";
@@ -132,17 +131,6 @@ fn fixtures_for(tasks: &[String]) -> Value {
     let words = |task: &String| json!({"match": {"userMessage": task, "hasToolResult": true}, "response": {"content": format!("{task} is posted.")}});
     let fixtures: Vec<Value> = tasks.iter().flat_map(|task| [call(task), words(task)]).collect();
     json!({ "fixtures": fixtures })
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct Post {
-    /// The text of the post.
-    content: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Posted {
-    number: usize,
 }
 
 fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {

@@ -62,20 +62,12 @@ fn every_step_of_the_page_prints_the_documented_output() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
+const COUNT: [&str; 9] =
+    ["submit", "--tenant", "acme", "--agent", "support", "--call", "count_trucks {\"count\": 70}", "--wait", "--json"];
+
 /// Repeats the call, because the change takes a moment.
 fn trucks(fleet: &DevFleet, wanted: &str) {
-    let call = [
-        "submit",
-        "--tenant",
-        "acme",
-        "--agent",
-        "support",
-        "--call",
-        "count_trucks {\"count\": 70}",
-        "--wait",
-        "--json",
-    ];
-    let outcome = || fleet.run(&call).json()["results"][0]["outcome"].clone();
+    let outcome = || fleet.run(&COUNT).json()["results"][0]["outcome"].clone();
     until("count_trucks", outcome, |outcome| {
         assert!(outcome == wanted || outcome == "unknown_tool", "{outcome}");
         outcome == wanted
@@ -117,18 +109,7 @@ fn a_registered_tool_survives_a_reload_and_requires_permission() {
     check().exits(1).says("the unknown tool `count_trucks`");
     write(folder.path(), "conf/permissions.yaml", "permissions: {}\n");
     let fleet = start();
-    let call = [
-        "submit",
-        "--tenant",
-        "acme",
-        "--agent",
-        "support",
-        "--call",
-        "count_trucks {\"count\": 70}",
-        "--wait",
-        "--json",
-    ];
-    assert_eq!(fleet.run(&call).json()["results"][0]["outcome"], "unknown_tool");
+    assert_eq!(fleet.run(&COUNT).json()["results"][0]["outcome"], "unknown_tool");
     assert_eq!(fleet.stop(), Some(0));
 }
 

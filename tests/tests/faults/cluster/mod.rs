@@ -5,11 +5,9 @@ mod parted;
 mod router;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_client::{Client, SubmitError};
 use tickfleet_model::ids::shard_of;
@@ -22,37 +20,14 @@ use tickfleet_store::{Store, StoreOptions};
 use tickfleet_testkit::Cluster;
 use tickfleet_tests::fleet::{PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
-use tickfleet_tools::{CallContext, TypedTool};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+
+use super::survival::Gate;
 
 const SHARDS: u32 = 4;
 /// A cluster on a busy machine needs seconds to detect a dead node and to elect a primary.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
-
-#[derive(Deserialize, JsonSchema)]
-struct RecoveredCall {
-    /// The mark of the run.
-    mark: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Ran {
-    attempt: u32,
-}
-
-type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
-
-fn act(runs: &Runs) -> TypedTool {
-    let runs = runs.clone();
-    TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: RecoveredCall| {
-        let runs = runs.clone();
-        async move {
-            *runs.lock().unwrap().entry(args.mark).or_default() += 1;
-            Ok(Ran { attempt: context.attempt })
-        }
-    })
-}
 
 fn everybody() -> impl Iterator<Item = TenantId> {
     (0..64).map(|i| TenantId::new(format!("t{i}")).unwrap())
@@ -80,7 +55,7 @@ async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>
 
 struct Fleet {
     cluster: Cluster,
-    runs: Runs,
+    gate: Gate,
     client: Client,
     metrics: Arc<Metrics>,
     parts: Vec<(Shutdown, JoinHandle<()>)>,
@@ -92,11 +67,18 @@ impl Fleet {
     }
 
     async fn start_on(cluster: Cluster, caps: DefaultCaps, durable: Durability) -> Self {
-        let runs = Runs::default();
+        let gate = Gate::new(true);
         let policy = |policy: &mut tickfleet_model::Policy| {
             policy.tenants = everybody().map(|tenant| (tenant, TenantPolicy::default())).collect();
         };
-        let plan = Plan { tools: vec![act(&runs)], caps, store: options(), policy, durable, ..Plan::default() };
+        let plan = Plan {
+            tools: vec![gate.tool("act", Effect::Once)],
+            caps,
+            store: options(),
+            policy,
+            durable,
+            ..Plan::default()
+        };
         let active = plan.active();
         let metrics = Arc::new(Metrics::new().unwrap());
         let mut parts = Vec::new();
@@ -115,7 +97,7 @@ impl Fleet {
             parts.push((scheduling, scheduler));
         }
         let client = in_the_end(async || Client::connect(&cluster.url(), plan.store.clone()).await).await;
-        Self { cluster, runs, client, metrics, parts }
+        Self { cluster, gate, client, metrics, parts }
     }
 
     async fn submit(&self, tenant: &TenantId, prefix: &str, count: usize) {
@@ -182,7 +164,7 @@ impl Fleet {
     }
 
     fn each_ran_once(&self, count: usize) {
-        let runs = self.runs.lock().unwrap().clone();
+        let runs = self.gate.runs.lock().unwrap().clone();
         assert!(runs.values().all(|runs| *runs == 1), "a call that must run once ran again: {runs:?}");
         assert_eq!(runs.len(), count);
     }

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::day::{day_bounds, zone};
@@ -16,6 +14,7 @@ use tickfleet_model::{AgentId, Effect, Limit, Policy, SessionName, TenantId};
 use tickfleet_store::{Side, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
+use tickfleet_tests::tools::Post;
 use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
@@ -37,24 +36,13 @@ fn llm(system: &str) -> TaskHandlerDef {
     }))
 }
 
-#[derive(Deserialize, JsonSchema)]
-struct Post {
-    /// The text of the post.
-    content: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Posted {
-    posted: String,
-}
-
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
         let count = Arc::clone(&count);
         async move {
             count.fetch_add(1, Ordering::SeqCst);
-            Ok::<_, ToolError>(Posted { posted: args.content })
+            Ok::<_, ToolError>(json!({"posted": args.content}))
         }
     })
 }

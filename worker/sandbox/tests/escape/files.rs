@@ -7,6 +7,16 @@ use tickfleet_sandbox::{Grant, Level, Spec};
 
 use crate::support::*;
 
+/// A workspace with a secret that the file modes open to everybody.
+fn open_workspace() -> tempfile::TempDir {
+    let other = workspace();
+    fs::write(other.path().join("secret"), "hunter2").unwrap();
+    for open in [other.path().to_owned(), other.path().join("secret")] {
+        fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    other
+}
+
 #[tokio::test]
 async fn a_command_cannot_read_or_write_files_of_the_machine() {
     let secret = workspace();
@@ -45,11 +55,7 @@ for what in (lambda: os.listdir('{0}'), lambda: os.truncate('{0}/secret', 0), la
 
 #[tokio::test]
 async fn links_out_of_the_workspace_cannot_be_opened() {
-    let other = workspace();
-    fs::write(other.path().join("secret"), "hunter2").unwrap();
-    for open in [other.path().to_owned(), other.path().join("secret")] {
-        fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
-    }
+    let other = open_workspace();
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         symlink(other.path(), folder.path().join("planted")).unwrap();
@@ -72,11 +78,7 @@ for path in ('planted/secret', 'made/secret', '/proc/1/root{0}/secret', '/proc/s
 
 #[tokio::test]
 async fn a_rename_race_between_folder_and_link_gives_no_access() {
-    let other = workspace();
-    fs::write(other.path().join("secret"), "hunter2").unwrap();
-    for open in [other.path().to_owned(), other.path().join("secret")] {
-        fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
-    }
+    let other = open_workspace();
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let script = format!(
