@@ -23,6 +23,7 @@ pub mod suggest;
 pub mod task;
 pub mod tool;
 pub mod turn;
+mod words;
 
 pub use admission::{AdmissionNote, DebitNote, DebitNotes, PermitsNote, WaitCause, WaitNote};
 pub use approval::{ApprovalBinding, ApprovalDemand, ApprovalReason};

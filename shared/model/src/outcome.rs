@@ -7,53 +7,28 @@ use serde_json::value::RawValue;
 
 use super::{CallId, Effect};
 
-/// One table, so that the enum, its variants and their names cannot differ.
-macro_rules! outcomes {
-    ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum Outcome {
-            $($(#[$doc])* #[serde(rename = $word)] $variant,)+
-        }
-
-        impl Outcome {
-            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
-
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-
-            #[must_use]
-            pub fn parse(word: &str) -> Option<Self> {
-                match word {
-                    $($word => Some(Self::$variant),)+
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-outcomes! {
-    Ok = "ok",
-    UnknownTool = "unknown_tool",
-    Denied = "denied",
-    InvalidArguments = "invalid_arguments",
-    Permanent = "permanent",
-    /// Every attempt failed for a temporary reason.
-    Transient = "transient",
-    /// A `once` tool may or may not have taken effect.
-    OutcomeUnknown = "outcome_unknown",
-    /// The fleet or the handler has a bug, or crashed.
-    Internal = "internal",
-    Expired = "expired",
-    Cancelled = "cancelled",
-    DailyCapReached = "daily_cap_reached",
-    Rejected = "rejected",
-    /// An approval was requested and not given.
-    ApprovalRefused = "approval_refused",
+crate::words! {
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Outcome {
+        Ok = "ok",
+        UnknownTool = "unknown_tool",
+        Denied = "denied",
+        InvalidArguments = "invalid_arguments",
+        Permanent = "permanent",
+        /// Every attempt failed for a temporary reason.
+        Transient = "transient",
+        /// A `once` tool may or may not have taken effect.
+        OutcomeUnknown = "outcome_unknown",
+        /// The fleet or the handler has a bug, or crashed.
+        Internal = "internal",
+        Expired = "expired",
+        Cancelled = "cancelled",
+        DailyCapReached = "daily_cap_reached",
+        Rejected = "rejected",
+        /// An approval was requested and not given.
+        ApprovalRefused = "approval_refused",
+    }
 }
 
 /// All code that depends on an outcome uses these properties.

@@ -1,32 +1,45 @@
 use std::fmt;
 
-macro_rules! codes {
-    ($($(#[$doc:meta])* $variant:ident = $word:literal: $cause:ident,)+) => {
-        /// The `error.code` of the reply, and the reason of the dead letter.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum RejectionCode {
-            $($(#[$doc])* $variant,)+
-        }
-
-        impl RejectionCode {
-            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
-            pub const WORDS: [&str; [$($word),+].len()] = [$($word),+];
-
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-
-            #[must_use]
-            pub const fn cause(self) -> RejectionCause {
-                match self {
-                    $(Self::$variant => RejectionCause::$cause,)+
-                }
-            }
-        }
-    };
+crate::words! {
+    /// The `error.code` of the reply, and the reason of the dead letter.
+    pub enum RejectionCode {
+        /// Not JSON or not UTF-8, or half of a surrogate pair.
+        MalformedJson = "malformed_json",
+        TooLarge = "too_large",
+        TooDeep = "too_deep",
+        DuplicateKey = "duplicate_key",
+        MissingField = "missing_field",
+        InvalidField = "invalid_field",
+        UnknownField = "unknown_field",
+        NoCalls = "no_calls",
+        TooManyCalls = "too_many_calls",
+        UnknownTenant = "unknown_tenant",
+        /// The tenant's declaration at run time cannot be read.
+        UnreadableTenant = "unreadable_tenant",
+        UnknownAgent = "unknown_agent",
+        /// The task has ended, never existed, or belongs to another agent.
+        UnknownTask = "unknown_task",
+        WrongShard = "wrong_shard",
+        Conflict = "conflict",
+        TenantQueueFull = "tenant_queue_full",
+        InboxFull = "inbox_full",
+        TooManyInboxes = "too_many_inboxes",
+        /// Too many cancel requests wait for turns or tasks that have not arrived.
+        TooManyCancels = "too_many_cancels",
+        NoTaskHandler = "no_task_handler",
+        /// The deadline has passed, or is too far in the future.
+        InvalidDeadline = "invalid_deadline",
+        WrongDelegator = "wrong_delegator",
+        MayNotDelegate = "may_not_delegate",
+        /// The parent task has ended or never existed.
+        UnknownParent = "unknown_parent",
+        BudgetExceedsParent = "budget_exceeds_parent",
+        DelegationCycle = "delegation_cycle",
+        DelegationDepth = "delegation_depth",
+        Internal = "internal",
+        Poison = "poison",
+        Unreadable = "unreadable",
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,43 +52,39 @@ pub enum RejectionCause {
     Load,
 }
 
-codes! {
-    /// Not JSON or not UTF-8, or half of a surrogate pair.
-    MalformedJson = "malformed_json": Message,
-    TooLarge = "too_large": Message,
-    TooDeep = "too_deep": Message,
-    DuplicateKey = "duplicate_key": Message,
-    MissingField = "missing_field": Message,
-    InvalidField = "invalid_field": Message,
-    UnknownField = "unknown_field": Message,
-    NoCalls = "no_calls": Message,
-    TooManyCalls = "too_many_calls": Message,
-    UnknownTenant = "unknown_tenant": Message,
-    /// The tenant's declaration at run time cannot be read.
-    UnreadableTenant = "unreadable_tenant": State,
-    UnknownAgent = "unknown_agent": State,
-    /// The task has ended, never existed, or belongs to another agent.
-    UnknownTask = "unknown_task": State,
-    WrongShard = "wrong_shard": Message,
-    Conflict = "conflict": Message,
-    TenantQueueFull = "tenant_queue_full": Load,
-    InboxFull = "inbox_full": Load,
-    TooManyInboxes = "too_many_inboxes": Load,
-    /// Too many cancel requests wait for turns or tasks that have not arrived.
-    TooManyCancels = "too_many_cancels": Load,
-    NoTaskHandler = "no_task_handler": Message,
-    /// The deadline has passed, or is too far in the future.
-    InvalidDeadline = "invalid_deadline": Message,
-    WrongDelegator = "wrong_delegator": Message,
-    MayNotDelegate = "may_not_delegate": Message,
-    /// The parent task has ended or never existed.
-    UnknownParent = "unknown_parent": Message,
-    BudgetExceedsParent = "budget_exceeds_parent": Message,
-    DelegationCycle = "delegation_cycle": Message,
-    DelegationDepth = "delegation_depth": Message,
-    Internal = "internal": Message,
-    Poison = "poison": Message,
-    Unreadable = "unreadable": Message,
+impl RejectionCode {
+    #[must_use]
+    pub const fn cause(self) -> RejectionCause {
+        match self {
+            Self::MalformedJson
+            | Self::TooLarge
+            | Self::TooDeep
+            | Self::DuplicateKey
+            | Self::MissingField
+            | Self::InvalidField
+            | Self::UnknownField
+            | Self::NoCalls
+            | Self::TooManyCalls
+            | Self::UnknownTenant
+            | Self::WrongShard
+            | Self::Conflict
+            | Self::NoTaskHandler
+            | Self::InvalidDeadline
+            | Self::WrongDelegator
+            | Self::MayNotDelegate
+            | Self::UnknownParent
+            | Self::BudgetExceedsParent
+            | Self::DelegationCycle
+            | Self::DelegationDepth
+            | Self::Internal
+            | Self::Poison
+            | Self::Unreadable => RejectionCause::Message,
+            Self::UnreadableTenant | Self::UnknownAgent | Self::UnknownTask => RejectionCause::State,
+            Self::TenantQueueFull | Self::InboxFull | Self::TooManyInboxes | Self::TooManyCancels => {
+                RejectionCause::Load
+            }
+        }
+    }
 }
 
 impl fmt::Display for RejectionCode {
