@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 use tickfleet_model::{Outcome, TenantId};
 use tickfleet_protocol::{AuditEntry, AuditMeta};
-use tickfleet_store::{Addition, LogEntry, Store, StoreError};
+use tickfleet_store::{Addition, LogEntry, Store, StoreError, entry_ms};
 
 use crate::model_use::ModelUse;
 use crate::rules::{RuleEffect, field};
@@ -115,7 +115,7 @@ pub async fn count_on(store: &Store, steps: usize) -> Result<CountProgress, Stor
         let before = store.rolled_up_through().await?.unwrap_or_default();
         let from = if before.is_empty() { "-".to_owned() } else { format!("({before}") };
         let entries = store.log_entries(&from, "+", STEP).await?;
-        counted.upto_ms = ms_of(entries.last().map_or(before.as_str(), |last| &last.id));
+        counted.upto_ms = entry_ms(entries.last().map_or(before.as_str(), |last| &last.id)).unwrap_or(0);
         counted.more = entries.len() == STEP;
         let Some(last) = entries.last() else { break };
         counted.gap |= !before.is_empty() && store.log_entries(&before, &before, 1).await?.is_empty();
@@ -127,10 +127,6 @@ pub async fn count_on(store: &Store, steps: usize) -> Result<CountProgress, Stor
         }
     }
     Ok(counted)
-}
-
-fn ms_of(id: &str) -> i64 {
-    id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
 fn rules(meta: &AuditMeta<'_>) -> Vec<(RuleEffect, String)> {
@@ -147,7 +143,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     for entry in entries {
         let Some(logged) = AuditEntry::read_call(&entry.text) else { continue };
         let (Some(tenant), Some(outcome)) = (&logged.tenant, logged.meta.outcome) else { continue };
-        let day = ms_of(&entry.id).div_euclid(DAY_MS);
+        let day = entry_ms(&entry.id).unwrap_or(0).div_euclid(DAY_MS);
         for (did, rule) in rules(&logged.meta) {
             let count = field(did, tenant, &rule);
             *sums.entry((day, tenant.clone(), count, field(did, tenant, OTHERS))).or_default() += 1;

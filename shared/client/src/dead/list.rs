@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use tickfleet_model::redaction::REDACTED;
 use tickfleet_model::{Outcome, TaskId, TenantId, TurnId, limits};
 use tickfleet_protocol::{AuditEntry, TaskMessage, parse_task_message, parse_turn};
-use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
+use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError, entry_ms};
 
 use super::{DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPosition};
 use crate::{Client, Cursor, Page, VerbError};
@@ -233,14 +233,14 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<Outcome>) -> Opti
     let message = message(&logged, tool, arguments, &becomes);
     let dead = DeadEntry {
         id,
-        at_ms: at_ms(entry),
+        at_ms: entry_ms(&entry.id).unwrap_or(0),
         tenant,
         agent: Some(logged.actor_id.to_string()),
         name: Some(logged.meta.call.to_string()),
         tool: Some(tool.to_owned()),
         from: None,
         cause: outcome.as_str().to_owned(),
-        error: error_of(&logged),
+        error: logged.meta.error.as_ref().map(ToString::to_string),
         may_have_run: outcome.may_have_run(),
         needs_message,
     };
@@ -273,29 +273,18 @@ fn task(
     }
     let dead = DeadEntry {
         id,
-        at_ms: at_ms(entry),
+        at_ms: entry_ms(&entry.id).unwrap_or(0),
         tenant,
         agent: Some(target.to_owned()),
         name: Some(logged.meta.turn.to_string()),
         tool: None,
         from: None,
         cause: outcome.as_str().to_owned(),
-        error: error_of(logged),
+        error: logged.meta.error.as_ref().map(ToString::to_string),
         may_have_run: true,
         needs_message: Some("its grants, context and inbox are not stored"),
     };
     DeadEntryDetails { dead, message: Some(Value::Object(message).to_string()), becomes: Some(becomes) }
-}
-
-fn at_ms(entry: &LogEntry) -> i64 {
-    entry.id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
-}
-
-fn error_of(logged: &AuditEntry<'_>) -> Option<String> {
-    logged.meta.error.as_ref().map(|error| {
-        let details = error.details.map(|details| format!(" {}", details.get())).unwrap_or_default();
-        format!("{}: {}{details}", error.code, error.message)
-    })
 }
 
 fn message(logged: &AuditEntry<'_>, tool: &str, arguments: &str, id: &str) -> String {

@@ -1,6 +1,7 @@
 //! Parses entries of the audit log. All code that reads entries uses these types.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use chrono::DateTime;
 use serde::{Deserialize, Deserializer};
@@ -209,6 +210,13 @@ impl<'a> AuditMeta<'a> {
             arguments: Option<&'a RawValue>,
         }
         serde_json::from_str::<Approval<'a>>(self.approval?.get()).ok()?.arguments
+    }
+}
+
+impl fmt::Display for AuditError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)?;
+        self.details.map_or(Ok(()), |details| write!(f, " {}", details.get()))
     }
 }
 

@@ -115,10 +115,7 @@ impl ShardLog {
 fn action(entry: &AuditEntry<'_>, is_task: bool) -> AuditedAction {
     let meta = &entry.meta;
     let mut text = entry.message.to_string();
-    let error = meta.error.as_ref().map(|error| {
-        let details = error.details.map(|details| format!(" {}", details.get()));
-        format!("{}: {}{}", error.code, error.message, details.unwrap_or_default())
-    });
+    let error = meta.error.as_ref().map(ToString::to_string);
     for (word, value) in [
         ("arguments", meta.arguments.map(RawValue::get)),
         ("result", meta.result.as_deref()),

@@ -3,6 +3,8 @@
 use tickfleet_model::Outcome;
 use tickfleet_protocol::AuditEntry;
 
+use crate::entry_ms;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedCall {
     /// Since 1970.
@@ -18,7 +20,7 @@ pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let entry = AuditEntry::read_call(std::str::from_utf8(audit).ok()?)?;
     let outcome = entry.meta.outcome?;
     Some(EndedCall {
-        at_ms: id.split('-').next()?.parse().ok()?,
+        at_ms: entry_ms(id)?,
         tool: if outcome != Outcome::UnknownTool { entry.entity_id.into_owned() } else { "(unknown)".to_owned() },
         outcome,
         duration_ms: entry.meta.duration_ms,
