@@ -31,7 +31,7 @@ const fn purpose(role: Role) -> &'static str {
         Role::Gateway => "`tickfleet gateway`, its operator routes and the console",
         Role::Producer => "a service that submits turns and tasks and reads replies",
         Role::Viewer => {
-            "commands that only read: `top`, `explain`, `workers list`, `turns list`, `limits`, `dead list`"
+            "commands that only read: `top`, `explain` of ended work, `workers list`, `turns list`, `limits`, `dead list`"
         }
         Role::Exporter => "`tickfleet audit export --follow` and `tickfleet approvals notify`",
     }
