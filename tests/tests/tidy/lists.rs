@@ -92,7 +92,7 @@ fn each_list_of_outcomes_is_current() {
 fn rules_and_dashboards_have_no_other_lists_of_outcomes() {
     let tree = Tree::load();
     let texts = tree.texts().filter(|(path, _)| path.starts_with("helm/") && !path.ends_with(".json"));
-    let lists = texts.flat_map(|(path, text)| text.matches("outcome=~\"").map(move |_| path));
+    let lists = texts.flat_map(|(path, text)| text.matches("outcome=~").map(move |_| path));
     let expected = ["fleet.py", "governance.py", "governance.py", "governance.py", "reliability.py", "reliability.py"];
     let expected = expected.map(|name| format!("helm/dashboards/{name}"));
     let rules = ["alerts.yaml", "recording.yaml"].map(|name| format!("helm/tickfleet/rules/{name}"));
@@ -113,9 +113,11 @@ fn each_list_of_passing_rejection_codes_is_current() {
 
 #[test]
 fn each_outcome_has_a_run_that_ends_with_it() {
-    let tree = Tree::load();
-    let runs = std::fs::read_to_string(tree.root.join("tests/tests/calls/outcomes.rs")).expect("the runs");
-    let expected: String = runs.split("agree").skip(1).filter_map(|rest| rest.split(';').next()).collect();
+    let root = Tree::load().root;
+    let runs = ["calls/outcomes.rs", "faults/bad_input.rs"].map(|path| root.join("tests/tests").join(path));
+    let runs: String = runs.iter().map(|path| std::fs::read_to_string(path).expect("the runs")).collect();
+    let is_check = |statement: &&str| statement.contains("agree(") || statement.contains("[\"outcome\"]");
+    let expected: String = runs.split(';').filter(is_check).collect();
     let has_run = |outcome: &Outcome| expected.contains(&format!("\"{}\"", outcome.as_str()));
     let missing = Outcome::ALL.into_iter().filter(|outcome| !has_run(outcome));
     super::assert_tidy(missing.map(|outcome| format!("no run ends as {}", outcome.as_str())).collect());
