@@ -72,7 +72,7 @@ export async function verbOf(path) {
   document_ ??= await send("../v1/openapi.json");
   const { summary, description, requestBody } = document_.paths[`/v1/operate/${path}`].post;
   const schema = document_.components.schemas[requestBody.content["application/json"].schema.$ref.split("/").at(-1)];
-  return { effect: (description ?? summary).replaceAll("`", ""), needsReason: schema.required.includes("reason") };
+  return { effect: (description ?? summary).replaceAll("`", ""), needsReason: schema.required?.includes("reason") ?? false };
 }
 
 export const act = (path, body, signal) => ask(path, { method: "POST", body, signal });
