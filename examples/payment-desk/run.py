@@ -77,7 +77,7 @@ def tickfleet(*arguments, stdin=None):
 
 def approve(amount):
     """Waits for a call that needs an approval, and approves it with another amount."""
-    while not (waiting := tickfleet("approvals", "list")):
+    while not (waiting := tickfleet("approvals", "list")["items"]):
         time.sleep(0.1)
     tickfleet("approvals", "approve", "acme", waiting[0]["id"], "--by", "ann", "--set", f"/amount={amount}")
 

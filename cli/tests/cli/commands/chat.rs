@@ -91,7 +91,7 @@ async fn a_chat_shows_steps_resumes_and_cancels_a_task_on_ctrl_c() {
         {"see": "continuing after 2 exchanges"}, {"see": "you>"},
         {"key": "echo once more\n"}, {"see": "All done"},
         {"key": "sleep\n"}, {"see": "turn ses-talk-4.step-1"},
-        {"signal": 2}, {"see": "Canceling the task"}, {"see": "canceled:"},
+        {"signal": 2}, {"see": "Canceling the task"}, {"see": "cancelled:"},
         {"key": "\u{4}"}, {"see": "To continue"},
     ]);
     let said = tokio::task::block_in_place(|| in_a_terminal(&fleet, config, &steps));

@@ -92,6 +92,7 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
         &["dead", "list"],
         &["pause", "demo", "--reason", "x", "--by", "anna"],
         &["resume", "demo", "--reason", "x", "--by", "anna"],
+        &["pauses"],
         &["limits"],
         &["audit", "search"],
         &["approvals", "list"],

@@ -140,10 +140,13 @@ fn results(fleet: &DevFleet, folder: &Path, calls: &[&str]) -> Vec<Value> {
     reply["results"].as_array().unwrap().clone()
 }
 
-fn processes(module: &str) -> usize {
-    let listed = Command::new("ps").args(["-eo", "args"]).output().unwrap();
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    listed.lines().filter(|line| line.contains("dist/host/main.js") && line.ends_with(module)).count()
+/// The number of host processes that were started in the folder.
+fn processes(folder: &Path) -> usize {
+    let is_host = |process: &Path| {
+        let command = fs::read_to_string(process.join("cmdline")).unwrap_or_default();
+        command.contains("dist/host/main.js") && fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder)
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter(|process| is_host(&process.path())).count()
 }
 
 #[test]
@@ -162,9 +165,9 @@ fn a_failed_node_call_is_reported_according_to_its_effect() {
     assert_eq!(results[5]["output"], "kelly");
     let reported = results[3]["error"]["message"].as_str().unwrap();
     assert!(!reported.contains("TypeError") && !reported.contains("s3cret"), "a model sees no stack: {reported}");
-    assert!(processes("trouble.mjs") > 0);
+    assert!(processes(folder.path()) > 0);
     assert_eq!(fleet.stop(), Some(0));
-    assert_eq!(processes("trouble.mjs"), 0, "a drain leaves no process behind");
+    assert_eq!(processes(folder.path()), 0, "a drain leaves no process behind");
 }
 
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
