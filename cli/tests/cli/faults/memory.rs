@@ -159,7 +159,15 @@ async fn a_kill_during_memory_pressure_counts_no_crash_against_held_turns() {
     // A suspect is marked only while the scheduler handles it. A later crash does not count against the suspect.
     let never = "tickfleet_redis_commands_total{verb=\"suspect\"} 0";
     until("it was named", async || !scheduler.metrics().lines().any(|line| line == never)).await;
-    until("nothing is named", async || key::<u64>(&mut redis, &["HLEN", "suspects"]).await == 0).await;
+    until("it is stopped while nothing is named", async || {
+        scheduler.signal(Signal::SIGSTOP);
+        let is_named = key::<u64>(&mut redis, &["HLEN", "suspects"]).await > 0;
+        if is_named {
+            scheduler.signal(Signal::SIGCONT);
+        }
+        !is_named
+    })
+    .await;
     scheduler.signal(Signal::SIGKILL);
     drop(scheduler);
     each_suspect_is_answered(&server, dir.path(), ids).await;
