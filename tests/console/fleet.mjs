@@ -43,7 +43,7 @@ ${tool("scrape_page", at)}
 ${tool("sales_report", at)}
 ${tool("crm_update", at, { effect: "idempotent", fields: "order: {type: string}" })}
 ${tool("send_email", at, { effect: "once", fields: "to: {type: string}, text: {type: string}" })}
-${tool("export_ledger", at, { more: "    timeout_ms: 120000\n" })}
+${tool("export_ledger", at, { more: "    timeout_ms: 1800000\n" })}
 ${tool("pay", at, { effect: "once", fields: "to: {type: string}, amount: {type: number}" })}`,
   "permissions.yaml": `permissions:
   echo: {everyone: true}

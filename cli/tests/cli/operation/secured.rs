@@ -81,7 +81,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
 }
 
 /// Each command with the Redis user of a role that may run it.
-const COMMANDS: [(&str, &str); 24] = [
+const COMMANDS: [(&str, &str); 25] = [
     ("producer", "submit --tenant demo --agent kelly --turn-id t1 --call list_tools"),
     ("producer", "delegate --tenant demo --to archy Go."),
     ("viewer", "reply demo:t1"),
@@ -104,6 +104,7 @@ const COMMANDS: [(&str, &str); 24] = [
     ("operator", "tenant list"),
     ("operator", "pause demo --reason x --by anna"),
     ("operator", "resume demo --reason x --by anna"),
+    ("operator", "pauses"),
     ("operator", "cancel demo:t1"),
     ("operator", "doctor"),
 ];

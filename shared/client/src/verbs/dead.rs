@@ -48,17 +48,12 @@ pub struct DropRequest {
 
 /// One result per entry, in the order of the request.
 #[derive(Debug, Serialize)]
-#[serde(transparent)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct DeadReport {
-    /// One result per id.
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
-    pub results: Vec<ReplayReport>,
-}
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = Vec<Object>))]
+pub struct DeadReport(pub Vec<ReplayReport>);
 
 impl fmt::Display for DeadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.results.iter().try_for_each(|one| writeln!(f, "{one}"))
+        self.0.iter().try_for_each(|one| writeln!(f, "{one}"))
     }
 }
 
@@ -101,7 +96,7 @@ async fn handle_all(
     for id in &ids {
         results.push(context.handle_dead(id, action, reason).await?);
     }
-    Ok(DeadReport { results })
+    Ok(DeadReport(results))
 }
 
 impl VerbContext<'_> {

@@ -47,16 +47,12 @@ pub struct TurnCancelResult {
 
 /// The results for turns and tasks, in the order of the request.
 #[derive(Debug, Serialize)]
-#[serde(transparent)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct CancelReport {
-    /// One result per id.
-    pub results: Vec<TurnCancelResult>,
-}
+pub struct CancelReport(pub Vec<TurnCancelResult>);
 
 impl fmt::Display for CancelReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, TurnCancelResult { id, result }) in self.results.iter().enumerate() {
+        for (at, TurnCancelResult { id, result }) in self.0.iter().enumerate() {
             let text = match result {
                 CancelResult::Ok => "it ends now: calls that have not run get the result `cancelled`",
                 CancelResult::Flagged => "it ends as soon as its worker receives the cancellation",
@@ -95,8 +91,8 @@ impl OperatorVerb for CancelTurnsRequest {
         let selection = if self.early { CancelSelection::Early } else { CancelSelection::Named };
         let results = context.cancel_turns(&names, selection, &self.reason).await?;
         let results = names.iter().zip(results).map(|(name, result)| TurnCancelResult { id: name.to_string(), result });
-        let report = CancelReport { results: results.collect() };
-        let is_full = report.results.iter().all(|one| one.result == CancelResult::Full);
+        let report = CancelReport(results.collect());
+        let is_full = report.0.iter().all(|one| one.result == CancelResult::Full);
         if is_full { Err(VerbError::Conflict(report.to_string())) } else { Ok(report) }
     }
 }
