@@ -66,13 +66,14 @@ fn the_page_of_the_http_api_is_current() {
     for (status, meaning) in EVERYWHERE {
         writeln!(page, "| {status} | {meaning} |").unwrap();
     }
+    let described = document["components"]["schemas"].as_object().unwrap();
     for (tag, heading) in TAGS {
         write!(page, "\n## {heading} in detail\n").unwrap();
         for route in routes.iter().filter(|route| route.operation["tags"][0] == tag) {
-            page.push_str(&route.section());
+            page.push_str(&route.section(described));
         }
     }
-    page.push_str(&schemas(document["components"]["schemas"].as_object().unwrap()));
+    page.push_str(&schemas(described));
     keep_current("http-api.md", "HTTP API", &page);
 }
 
@@ -88,7 +89,7 @@ impl Route<'_> {
         format!("{} {}", self.method, self.path)
     }
 
-    fn section(&self) -> String {
+    fn section(&self, schemas: &Map<String, Value>) -> String {
         let operation = self.operation;
         let mut section = format!("\n### `{}`\n\n{}\n", self.title(), prose(&operation["summary"]));
         if operation["description"].is_string() {
@@ -97,14 +98,14 @@ impl Route<'_> {
         let permission =
             if self.permission.is_empty() { "any valid key or token".to_owned() } else { code(self.permission) };
         write!(section, "\n- Permission: {permission}\n").unwrap();
-        if let Some(body) = schema_of(&operation["requestBody"]) {
+        if let Some(body) = schema_of(&operation["requestBody"], schemas) {
             writeln!(section, "- Request body: {body}").unwrap();
         }
         for (status, response) in operation["responses"].as_object().unwrap() {
             if EVERYWHERE.iter().any(|(known, _)| known == status) {
                 continue;
             }
-            let body = schema_of(response).filter(|body| !body.contains("ProblemBody"));
+            let body = schema_of(response, schemas).filter(|body| !body.contains("ProblemBody"));
             let body = body.map(|body| format!(" {body}")).unwrap_or_default();
             writeln!(section, "- {status}: {}{body}", prose(&response["description"])).unwrap();
         }
@@ -169,14 +170,20 @@ fn permissions() -> BTreeMap<String, String> {
     found
 }
 
-fn schema_of(part: &Value) -> Option<String> {
+/// Only objects have a heading.
+fn schema_of(part: &Value, schemas: &Map<String, Value>) -> Option<String> {
     let (content_type, content) = part["content"].as_object()?.iter().next()?;
     let schema = &content["schema"];
     if content_type == "text/event-stream" {
         return Some("Server-sent events.".into());
     }
     let name = text(&schema["$ref"]).rsplit('/').next().unwrap_or_default();
-    if name.is_empty() { None } else { Some(format!("[{name}](#{}).", anchor(name))) }
+    let is_described = |name: &str| schemas.get(name).is_some_and(|schema| schema["properties"].is_object());
+    if is_described(name) {
+        return Some(format!("[{name}](#{}).", anchor(name)));
+    }
+    let item = text(&schemas.get(name)?["items"]["$ref"]).rsplit('/').next().unwrap_or_default();
+    is_described(item).then(|| format!("A list of [{item}](#{}).", anchor(item)))
 }
 
 fn kind(schema: &Value) -> String {

@@ -159,7 +159,7 @@ async fn a_leased_task_that_is_canceled_or_expires_ends_as_outcome_unknown() {
     let reply = fleet.reply().await;
     let reported = |reply: &Value| result(reply)["error"]["message"].as_str().unwrap().to_owned();
     assert_eq!(result(&reply)["outcome"], "outcome_unknown");
-    assert!(reported(&reply).contains("cancelled (reason: The customer called.) after a runtime took"), "{reply}");
+    assert!(reported(&reply).contains("canceled (reason: The customer called.) after a runtime took"), "{reply}");
     fleet.say(leased.message("finish", json!({"output": 1}))).await;
     let deadline = fleet.in_ms(4_000).await;
     fleet.delegate("archy", json!({"task_id": "expired", "deadline": deadline})).await;

@@ -254,3 +254,13 @@ fn a_canceled_throttled_turn_wakes_the_next_in_its_queue() {
     assert_eq!(fire(&mut trial), DueResult::Ended);
     assert_eq!(trial.timers[&*keys::throttle_timer(&tick)], NOW);
 }
+
+#[test]
+fn a_discarded_turn_becomes_a_dead_letter() {
+    let mut trial = Trial::at(NOW);
+    let counter = CounterKey::new(limits::TICK, "acme");
+    let bounds = Bounds::default();
+    let discard = super::super::release::Discard { counter, name: named("t"), why: "broken".into(), bounds: &bounds };
+    trial.run(&discard);
+    assert_eq!(trial.log(&keys::dead()).len(), 1);
+}
