@@ -41,10 +41,10 @@ struct OutcomeTraits {
     stage: CallStage,
 }
 
-/// Where the call ended.
+/// The last step of the call, as far as the outcome shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallStage {
-    /// A scheduler ended the call before any guard.
+    /// No guard decided. A scheduler ended the call, or the call expired or was canceled, perhaps while it ran.
     Admission,
     Guards,
     /// The call had passed the guards.
@@ -145,8 +145,8 @@ impl Outcome {
         matches!(self.stage(), CallStage::Run) && !self.is_success()
     }
 
-    /// True if a call may have had its effect although the outcome is no success. The calls of a `once` tool that may
-    /// have had their effect end as `outcome_unknown`.
+    /// True if the effect is possible despite a failure. A `once` call with a possible effect ends as
+    /// `outcome_unknown`.
     #[must_use]
     pub fn may_have_taken_effect(self, ran: bool, effect: Effect) -> bool {
         match self {

@@ -52,7 +52,7 @@ fn assert_current<const N: usize>(lists: [WordList; N]) {
 fn each_list_of_outcomes_is_current() {
     let never_ran = || outcomes(|outcome| outcome.stage() != CallStage::Run);
     let failed = || outcomes(Outcome::has_failed_running);
-    // A service mostly rejects what the agent asked for, so `permanent` is no failure of the tool.
+    // A permanent failure is usually the agent's mistake, so it does not count against the tool.
     let of_tool = || outcomes(|outcome| outcome.has_failed_running() && outcome != Outcome::Permanent);
     let dashboards =
         |before, words| WordList { path: "helm/dashboards/outcomes.py", before, after: "\"\n", between: "|", words };
